@@ -24,7 +24,7 @@ from pyspark_checkpointer.testing.store import FaultyStore
 
 Contents = dict[str, dict[int, list[bytes]]]
 
-# Many tests lose the answers to swaps, and in a simulation whoever sleeps would let all others go first.
+# Many tests lose the answers to swaps, and nothing is gained by the pauses.
 compare_and_swap.FIRST_PAUSE = 0.0
 
 

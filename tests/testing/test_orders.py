@@ -9,7 +9,9 @@ from contextlib import nullcontext, suppress
 import pytest
 
 from pyspark_checkpointer.errors import DependencyError
+from pyspark_checkpointer.storage import compare_and_swap
 from pyspark_checkpointer.storage.base import PreconditionFailedError, Store
+from pyspark_checkpointer.storage.compare_and_swap import swap_until_decided
 from pyspark_checkpointer.testing.orders import play_in_every_order
 from pyspark_checkpointer.testing.requests import CrashError
 from pyspark_checkpointer.testing.simulation import Effect, Simulation, StuckError
@@ -71,6 +73,23 @@ def test_each_of_three_swaps_of_one_object_can_be_the_first() -> None:
 def test_a_swap_without_an_answer_may_have_landed_or_land_later() -> None:
     found = histories(swaps, swaps, faults=1)
     assert set(found) == {"won lost", "unknown lost", "unknown won", "won unknown"}
+
+
+def test_a_swap_that_is_sent_again_lets_nobody_go_first(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A pause before it is sent again would leave out all orders in which the others come later."""
+
+    def decides(data: bytes) -> Life:
+        async def life(store: Store, told: list[str]) -> None:
+            found = await swap_until_decided(store, "x", data, None, 100)
+            told.append(f"{data!r}: {found and found.data!r}")
+
+        return life
+
+    def orders(pause: float) -> Counter[str]:
+        monkeypatch.setattr(compare_and_swap, "FIRST_PAUSE", pause)
+        return histories(decides(b"a"), decides(b"b"), faults=1)
+
+    assert orders(0.2) == orders(0.0)
 
 
 def test_what_is_not_decided_here_is_told() -> None:
