@@ -28,14 +28,14 @@ _COLUMNS = (
     "list /data/orders",
     "list s3://bucket/jobs/orders --json | jq -r '.[] | select(.state == \"committed\") | .id'",
 )
-@click.option("--sizes", is_flag=True, help="Read the chains of operators with very many partitions too.")
+@click.option("--sizes", is_flag=True, help="Read the chains of many partitions, or of many operators, too.")
 def command(store: Opened, sizes: bool) -> None:
     """List the checkpoints, the newest last.
 
-    SIZE is the size of all objects of a checkpoint, OWN the size of those that it wrote itself. If an operator
-    has very many partitions, they are `?`, unless you give --sizes. STATE is `committed` for the checkpoint from which
-    a restart continues, `prepared` for one that waits for its commit, `history` for the older ones, and `kept` for
-    those that only a savepoint or a retention rule keeps.
+    SIZE is the size of all objects of a checkpoint, OWN the size of those that it wrote itself. If a
+    checkpoint has chains of many partitions, or of many operators, they are `?`, unless you give --sizes. STATE is
+    `committed` for the checkpoint from which a restart continues, `prepared` for one that waits for its commit,
+    `history` for the older ones, and `kept` for those that only a savepoint or a retention rule keeps.
     """
     listing = store.read(lambda session: read_listing(session, chains=sizes))
     found = list(map(documents.checkpoint, listing.checkpoints))

@@ -46,6 +46,24 @@ def test_every_verb_works_on_every_store(any_root: Root, run: Run, monkeypatch: 
         assert restored.keyed("seen")["n"] == 2
 
 
+def test_sizes_of_many_operators_need_their_chains(tmp_path: Path, run: Run) -> None:
+    """Operators that a commit leaves alone stand in segments, where they are many."""
+    root = tmp_path / "root"
+    with Checkpointer(root) as ck:
+        for length in range(2):
+            with ck.begin() as cp:
+                for number in range(40 if length == 0 else 1):
+                    for partition in range(16):
+                        cp.snapshot(f"map {number}", partition, b"%d" % length)
+    first, newest = run("list", root, "--json").json
+    assert first["bytes"] > 0
+    assert newest["bytes"] is None
+    assert run("list", root, "--json", "--sizes").json[1]["bytes"] > first["bytes"]
+    said = " ".join(run("list", "--help").out.split())
+    assert "or of many operators" in said
+    assert "unless you give --sizes" in said
+
+
 class Files(LocalFileSystem):
     """A file system without a store of its own in this library."""
 

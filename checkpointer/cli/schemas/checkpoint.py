@@ -98,8 +98,8 @@ class Checkpoint(TypedDict):
     created: Time | None
     state: Literal["committed", "prepared", "history", "kept"]
     savepoints: Annotated[list[str], "the names that keep it"]
-    bytes: Annotated[int | None, "of all objects it is made of"]
-    own_bytes: Annotated[int | None, "of those that it wrote itself"]
+    bytes: Annotated[int | None, "of all objects it is made of; `list` may need `--sizes`"]
+    own_bytes: Annotated[int | None, "of those that it wrote itself; `list` may need `--sizes`"]
     parent: Annotated[NotRequired[Id | None], "`report` is without it"]
     operators: Annotated[NotRequired[list[str]], "their names; `report` is without it"]
     partitions: Annotated[NotRequired[int], "of all operators; `report` is without it"]
