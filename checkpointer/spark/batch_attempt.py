@@ -253,12 +253,13 @@ class BatchAttempt:
         # Writes are refused before the abort, because a thread of the callback may still run.
         self.operations.abandon()
         self.run.end()
-        self._end_reads()
+        destroy(self.operations.broadcasts)
         # The error that made the batch fail is the one to report.
         with suppress(CheckpointError, TimeoutError):
             self.checkpoint.abort()
             # No cleanup may delete what this batch wrote before the next one is committed. A full disk would stay full,
-            # and a job that fails at each restart would fill it. Tasks write to tables and partitions, not to maps.
+            # and a job that fails at each restart would fill it. Tasks write to tables and partitions, not to maps. The
+            # rows that functions emitted are among it.
             names = self.used_names - self.run.maps.keys()
             run_sync(asyncio.wait_for(discard(self.checkpoint.attempt, names), DISCARD_SECONDS))
 

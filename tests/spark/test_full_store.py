@@ -1,6 +1,7 @@
 """A batch of tables that fails, as in a full store: what it has written goes, since no cleanup may delete it."""
 
 import asyncio
+import time
 from collections.abc import Callable
 from typing import Any
 
@@ -8,6 +9,8 @@ import pytest
 
 from pyspark_checkpointer.checkpoint import metadata, upload
 from pyspark_checkpointer.errors import DependencyError, InvalidStateError, StoreRefusedError
+from pyspark_checkpointer.manifests import object_paths
+from pyspark_checkpointer.manifests.digest import sha256
 from pyspark_checkpointer.runtime import forks, run_sync
 from pyspark_checkpointer.spark import State, batch_attempt
 from tests.spark.expiring import Place, given
@@ -114,6 +117,36 @@ def test_a_store_that_does_not_answer_hides_no_failure(
 
     with pytest.raises(ValueError, match="on purpose"):
         run(place, callback)
+
+
+@pytest.mark.parametrize("is_away", [False, True])
+def test_rows_that_functions_emitted_go_in_the_same_time(
+    place: Place, monkeypatch: pytest.MonkeyPatch, is_away: bool
+) -> None:
+    place.batch(0, given((1, 0)))
+    before, store = objects(place), place.client.session.store
+
+    async def delete_nothing(*_: object) -> None:
+        await asyncio.sleep(3)
+
+    def callback(state: State) -> None:
+        for name in ("first", "second"):
+            state.table(name, ["k"], num_partitions=2).upsert(place.frame(given((1, 1))))
+            path = object_paths.pack(name, state._attempt.checkpoint.attempt.id, sha256(b"emitted"), "parquet")
+            run_sync(store.put(path, b"emitted"))
+            state._attempt.tables[name]._emitted.append(path)
+        if is_away:
+            monkeypatch.setattr(batch_attempt, "DISCARD_SECONDS", 0.1)
+            monkeypatch.setattr(type(store), "delete", delete_nothing)
+        raise ValueError("on purpose")
+
+    started = time.monotonic()
+    with pytest.raises(ValueError, match="on purpose"):
+        run(place, callback)
+    if is_away:
+        assert time.monotonic() - started < 3
+    else:
+        assert objects(place) == before
 
 
 def test_a_forked_child_leaves_the_batch_of_its_parent_alone(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
