@@ -28,8 +28,6 @@ from pyspark_checkpointer.runtime.host import HASH_INLINE, Progress, tell
 from pyspark_checkpointer.runtime.user_functions import log_safely
 from pyspark_checkpointer.storage.base import Store
 
-logger = logging.getLogger("pyspark_checkpointer")
-
 
 class Copier:
     """Copies checkpoints from one store to another, or within one.

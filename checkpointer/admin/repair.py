@@ -41,8 +41,6 @@ from pyspark_checkpointer.runtime.host import Progress
 from pyspark_checkpointer.runtime.user_functions import log_safely
 from pyspark_checkpointer.storage.base import DAMAGE, ObjectNotFoundError, ObjectRefusedError
 
-logger = logging.getLogger("pyspark_checkpointer")
-
 
 async def plan_repair(session: Session, to: CheckpointSelector, progress: Progress | None = None) -> RepairPlan:
     """Return what `repair` would keep of a candidate, and what would be missing.

@@ -20,8 +20,6 @@ from pyspark_checkpointer.manifests.model import CheckpointId, Job, Manifest, Po
 from pyspark_checkpointer.runtime.host import Progress
 from pyspark_checkpointer.runtime.user_functions import log_safely
 
-logger = logging.getLogger("pyspark_checkpointer")
-
 
 async def rollback(
     session: Session,

@@ -24,8 +24,6 @@ from pyspark_checkpointer.manifests import object_paths
 from pyspark_checkpointer.manifests.model import Catalog, CatalogEntry, CheckpointId, Pointer, Ref
 from pyspark_checkpointer.runtime.user_functions import log_safely
 
-logger = logging.getLogger("pyspark_checkpointer")
-
 
 @dataclass(frozen=True, slots=True)
 class Savepoint:

@@ -4,7 +4,6 @@ This is the verb `update_latest` of the nine low-level ones.
 """
 
 import asyncio
-import logging
 from dataclasses import replace
 
 from pyspark_checkpointer.admin.rollback import rollback
@@ -25,8 +24,6 @@ from pyspark_checkpointer.errors import (
 from pyspark_checkpointer.manifests import object_paths
 from pyspark_checkpointer.manifests.model import CheckpointId, Manifest, Pointer, Ref
 from pyspark_checkpointer.storage.base import ObjectNotFoundError
-
-logger = logging.getLogger("pyspark_checkpointer")
 
 
 async def update_latest(session: Session, wanted: CheckpointSelector) -> CheckpointId:

@@ -31,8 +31,6 @@ from pyspark_checkpointer.runtime.user_functions import log_safely
 from pyspark_checkpointer.storage.base import Store
 from pyspark_checkpointer.storage.compare_and_swap import UndecidedError
 
-logger = logging.getLogger("pyspark_checkpointer")
-
 EditPointer = Callable[[Head, Pointer], Awaitable[Pointer | None]]
 """Function that plans a swap.
 

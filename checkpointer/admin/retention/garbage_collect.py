@@ -5,7 +5,6 @@ sequence stays garbage, so a plan does not become stale with time. A plan is ref
 something that is needed now. `apply_plan` checks that again on the present version of `_latest`.
 """
 
-import logging
 import os
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -37,8 +36,6 @@ from pyspark_checkpointer.manifests.model import CheckpointId, Ref
 from pyspark_checkpointer.runtime.host import Progress
 from pyspark_checkpointer.storage import find_keys
 from pyspark_checkpointer.storage.base import pages
-
-logger = logging.getLogger("pyspark_checkpointer")
 
 
 @dataclass(frozen=True, slots=True)

@@ -38,8 +38,6 @@ from pyspark_checkpointer.runtime.host import Progress
 from pyspark_checkpointer.runtime.user_functions import log_safely
 from pyspark_checkpointer.storage.base import Store, is_empty
 
-logger = logging.getLogger("pyspark_checkpointer")
-
 
 @dataclass(frozen=True, slots=True)
 class Fork:

@@ -33,8 +33,6 @@ from pyspark_checkpointer.manifests.model import CheckpointId, Job, Manifest, Re
 from pyspark_checkpointer.runtime.user_functions import log_safely
 from pyspark_checkpointer.storage.base import Store
 
-logger = logging.getLogger("pyspark_checkpointer")
-
 
 @dataclass(frozen=True, slots=True)
 class RewoundQuery:
