@@ -301,8 +301,6 @@ async def _change(session: Session, plan: Plan) -> FollowerPositions:
         # A fresh nonce makes these bytes unlike any other version, so reading them back proves that the swap took
         # effect.
         data = encode_followers(wanted, session.host.token(32))
-        if len(data) > MAX_FOLLOWERS:
-            raise IllegalArgumentError(f"{store.url}: {path} would have {len(data)} bytes: remove some followers")
         unknown = f"{store.url}: a change of {path} was sent, and it is not known whether it took effect: do it again"
         version = None if blob is None else blob.version
         if await swap_or_explain(store, path, data, version, MAX_FOLLOWERS, unknown):

@@ -8,6 +8,7 @@ import asyncio
 from pyspark_checkpointer.errors import (
     CheckpointError,
     CorruptionError,
+    IllegalArgumentError,
     InvalidStateError,
     OutcomeUnknownError,
     RetryableError,
@@ -126,9 +127,15 @@ async def swap_until_decided(store: Store, path: str, data: bytes, expected: str
 async def swap_or_explain(store: Store, path: str, data: bytes, expected: str | None, limit: int, unknown: str) -> bool:
     """Swap `data` in, and return whether that took effect; False where another writer's object is there.
 
-    Raises `OutcomeUnknownError` with the message `unknown` where nothing proves it, and what `swap_until_decided`
-    raises else.
+    Raises `IllegalArgumentError` for more than the `limit` bytes that readers accept. Raises `OutcomeUnknownError` with
+    the message `unknown` where nothing proves it, and what `swap_until_decided` raises else.
     """
+    if len(data) > limit:
+        raise IllegalArgumentError(
+            f"{store.url}/{path}: would have {len(data)} bytes, and at most {limit} can be read, so it stays as it is: "
+            "remove some of its entries first; if none can be removed, as in a list of signers, export the state to a "
+            "new root"
+        )
     try:
         found = await swap_until_decided(store, path, data, expected, limit)
     except UndecidedError as error:

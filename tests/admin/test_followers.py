@@ -202,6 +202,18 @@ def test_names_are_checked(ck: Checkpointer) -> None:
             register(ck, name, first)
 
 
+def test_positions_that_nobody_could_read_are_not_written(ck: Checkpointer, monkeypatch: pytest.MonkeyPatch) -> None:
+    (first,) = commit(ck)
+    register(ck, "copy", first)
+    before = run_sync(ck.session.store.get(object_paths.FOLLOWERS)).data
+    monkeypatch.setattr(followers, "MAX_FOLLOWERS", len(before))
+    with pytest.raises(
+        IllegalArgumentError, match=r"followers.json: would have \d+ bytes, and at most \d+ can be read"
+    ):
+        register(ck, "other", first)
+    assert run_sync(ck.session.store.get(object_paths.FOLLOWERS)).data == before
+
+
 def test_damage_stops_retention_and_says_what_to_do(ck: Checkpointer) -> None:
     ids = commit(ck, 3)
     register(ck, "copy", ids[0])

@@ -25,6 +25,7 @@ from pyspark_checkpointer.manifests import object_paths
 from pyspark_checkpointer.manifests.json_text import SIGNED
 from pyspark_checkpointer.runtime import run_sync
 from pyspark_checkpointer.storage import open_store
+from pyspark_checkpointer.storage.signatures import signers
 from pyspark_checkpointer.testing import crash_points
 from pyspark_checkpointer.testing.faults import CrashError
 from tests.conftest import Root
@@ -365,6 +366,22 @@ def test_who_may_clean_does_not_get_to_commit_too(keys: Path) -> None:
     owner.change_signers(keys / "owner.pem", revoke=["other"])
     owner.change_signers(keys / "owner.pem", allow={keys / "other.pub": ["commit", "clean", "consume"]})
     assert states(owner) == before
+
+
+def test_a_list_of_signers_that_nobody_could_read_is_not_written(keys: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    root = Root(f"memory://{secrets.token_hex(8)}", {}, "memory")
+    assert sign(root, keys) == 1
+    client = driver_of(root, keys)
+    fill(client)
+    make_keys(keys / "third.pem", keys / "fourth.pem")
+    client.change_signers(keys / "owner.pem", allow={keys / f"{name}.pub": "consume" for name in ("other", "third")})
+    before = states(client)
+    monkeypatch.setattr(signers, "MAX_SIGNERS", len(run_sync(open_store(root.url).get(object_paths.SIGNERS)).data))
+    with pytest.raises(IllegalArgumentError, match=r"_signers: would have \d+ bytes, and at most \d+ can be read"):
+        client.change_signers(keys / "owner.pem", allow={keys / "fourth.pub": "consume"})
+    for still in (client, driver_of(root, keys)):
+        assert [one.name for one in still.signers().signers.values()] == ["driver", "other", "third"]
+        assert states(still) == before
 
 
 def test_files_of_others_do_not_look_like_signatures_of_the_root(keys: Path) -> None:

@@ -18,6 +18,7 @@ from pyspark_checkpointer.manifests.keys_json import ALL, KEYS, STRUCTURE, RootK
 from pyspark_checkpointer.runtime import run_sync
 from pyspark_checkpointer.storage import Store, open_store
 from pyspark_checkpointer.storage.base import PreconditionFailedError, SinkRead
+from pyspark_checkpointer.storage.encryption import keyring
 from pyspark_checkpointer.storage.encryption.chunked import SALT_BYTES, MessageKey
 from pyspark_checkpointer.storage.encryption.data_keys import DataKeys
 from pyspark_checkpointer.storage.encryption.key_providers import KeyFile
@@ -463,6 +464,18 @@ def test_what_cannot_be_a_cleaner_is_refused(local: Root, tmp_path: Path) -> Non
     with pytest.raises(IllegalArgumentError, match="expected the name of one cleaner's key"):
         owner.change_cleaners(remove=[""])
     assert len(owner.change_cleaners(remove=["passphrase-file"])) == 3
+
+
+def test_keys_that_nobody_could_read_are_not_written(local: Root, monkeypatch: pytest.MonkeyPatch) -> None:
+    owner, before = local.client("owner"), local.objects()
+    monkeypatch.setattr(keyring, "MAX_KEYS", len(before[KEYS]))
+    with pytest.raises(IllegalArgumentError, match=r"_keys: would have \d+ bytes, and at most \d+ can be read"):
+        owner.change_cleaners(allow=[local.names["other"]])
+    assert local.objects() == before
+    assert local.is_whole()
+    owner.change_cleaners(remove=[parse_provider(local.names["cleaner"]).key])
+    owner.change_cleaners(allow=[local.names["other"]])
+    assert local.client("other").verify()
 
 
 @pytest.mark.parametrize("kind", ["key-file", "passphrase-file"])
