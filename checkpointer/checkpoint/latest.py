@@ -263,6 +263,11 @@ async def _swap(store: Store, head: Head, planned: Pointer) -> Head:
     This is `planned`, or what another writer wrote first.
     """
     data = encode_pointer(planned)
+    if len(data) > MAX_POINTER:
+        raise InvalidStateError(
+            f"{store.url}: _latest would have {len(data)} bytes, and at most {MAX_POINTER} can be read, so it stays as "
+            "it is: clean() with a shorter grace takes entries out of its `retired`"
+        )
     try:
         blob = await swap_until_decided(store, object_paths.LATEST, data, head.version, SWAP_LIMIT)
         if blob is not None and blob.data == data:

@@ -646,3 +646,15 @@ def test_who_took_over_is_left_out_where_it_cannot_be_read(world: World, monkeyp
     put(new, b"new")
     with pytest.raises(FencedError, match="another writer has taken over, writer 2, and 0000000002"):
         put(old, b"old")
+
+
+def test_a_pointer_that_nobody_could_read_is_not_written(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    client = world.actor()
+    put(client, b"1")
+    before = world.latest()
+    monkeypatch.setattr(pointer_swaps, "MAX_POINTER", len(before))
+    with pytest.raises(InvalidStateError, match=r"_latest would have \d+ bytes, and at most \d+ can be read"):
+        attempt(client, b"2").prepare()
+    assert world.latest() == before
+    put(world.actor(), b"3")
+    assert latest(world.actor()) == b"3"
