@@ -126,7 +126,7 @@ def read_rows(
     if reopen is not None and texts:
         file = reopen(texts)
     runs = _runs(file.metadata, groups)
-    parts = [spelled_out(file.read_row_groups(run, columns=wanted, use_threads=False), texts) for run in runs]
+    parts = [spelled_out(part, texts) for run in runs for part in _read_run(file, run, wanted)]
     # Concatenating tables without columns would forget how many rows they have.
     found = parts[0] if len(parts) == 1 else pa.concat_tables(parts)
     by_name = {column.name: column for column in schema.columns}
@@ -153,6 +153,20 @@ def _runs(metadata: pq.FileMetaData, groups: list[int]) -> list[list[int]]:
         return int(metadata.row_group(group).total_byte_size)
 
     return list(large_rows.runs(groups, size, DECODE_BATCH_BYTES, DECODE_BATCH_GROUPS)) or [[]]
+
+
+def _read_run(file: pq.ParquetFile, run: list[int], wanted: Sequence[str]) -> list[pa.Table]:
+    """Return the rows of some row groups, in as few tables as can hold them."""
+    try:
+        return [file.read_row_groups(run, columns=wanted, use_threads=False)]
+    # Arrow raises the first for more than 2 GiB in lists of a column, and the other for 2³¹ values. Neither is certain
+    # from the footer: one row may have any size, and lists of equal values few bytes in the file. Of damaged bytes one
+    # of the row groups raises the error again.
+    except (pa.ArrowNotImplementedError, OSError):
+        if len(run) < 2:
+            raise
+    half = len(run) // 2
+    return _read_run(file, run[:half], wanted) + _read_run(file, run[half:], wanted)
 
 
 _DECODE_ERRORS = (

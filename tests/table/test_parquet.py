@@ -425,3 +425,28 @@ def test_few_row_groups_are_decoded_together_where_texts_repeat() -> None:
     runs = parquet_decode._runs(metadata, [*range(300)])
     assert [len(run) for run in runs] == [128, 128, 44]
     assert [number for run in runs for number in run] == [*range(300)]
+
+
+@pytest.mark.parametrize("error", [pa.ArrowNotImplementedError("Nested data"), OSError("List index overflow.")])
+def test_row_groups_that_arrow_cannot_hold_together_are_decoded_apart(
+    error: Exception, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A row has any size: of equal values in lists the footer declares few bytes, and Arrow holds 2 GiB of a list."""
+    monkeypatch.setattr(parquet_encode, "ROW_GROUP_ROWS", 1)
+    schema = schema_of({"k": "long", "v": array("string")}, ["k"])
+    rows = [(n, ["x"] * n) for n in range(10)]
+    stored, changes = snapshot_rows(schema, rows), changes_of(schema, [(MERGE, row) for row in rows], partition=7)
+    sound, pack = encode(stored).data, encode(changes).data
+    whole = pq.ParquetFile.read_row_groups
+
+    def read_row_groups(file: pq.ParquetFile, groups: list[int], *args: Any, **kwargs: Any) -> pa.Table:
+        if len(groups) > 3:
+            raise error
+        return whole(file, groups, *args, **kwargs)
+
+    monkeypatch.setattr(pq.ParquetFile, "read_row_groups", read_row_groups)
+    assert decode("object", sound, schema, schema.names).equals(stored)
+    assert decode_pack("object", pack, schema, schema.names, [7]).equals(changes)
+    monkeypatch.setattr(pq.ParquetFile, "read_row_groups", mock.Mock(side_effect=error))
+    with pytest.raises(MalformedError, match=f"object: expected a Parquet file of this table: {error}"):
+        decode("object", sound, schema, schema.names)
