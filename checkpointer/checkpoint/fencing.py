@@ -104,6 +104,18 @@ Then the first attempt reads the pointer itself.
 """
 
 
+def inherited(standing: Standing) -> Standing:
+    """Return the standing with which a forked child begins.
+
+    The program goes on with a copy of what its parent has restored, such as a map. On top of a checkpoint that another
+    process has committed since, that copy would replace the checkpoint without a word.
+    """
+    # The transformed objects lie above a store of the parent, whose connections do not survive the fork.
+    if isinstance(standing, Base) and standing.migrated is not None:
+        return MustRestore("this process was forked before a migration was committed: call restore() again")
+    return standing
+
+
 class Swapped(NamedTuple):
     """The version that a swap led to, and whose it is."""
 

@@ -59,7 +59,9 @@ class AsyncCheckpointer(AsyncFace):
 
     It connects to the store with the first call.
 
-    A checkpointer pickles as its configuration. A copy in another process starts as if it had just been made.
+    A checkpointer pickles as its configuration, and such a copy starts as if it had just been made. A forked child is
+    another writer, and goes on from what its parent had restored: of several processes that commit on top of it, one
+    succeeds, and the others get `ConflictError` or `FencedError`.
 
     Every method that asks the store raises `RetryableError` if the store does not answer in time, and
     `StoreRefusedError` or `StoreNotFoundError` if the store refuses. A method that commits raises `OutcomeUnknownError`

@@ -1,7 +1,4 @@
-"""Share code between the synchronous and the asynchronous checkpointer.
-
-This is the configuration, and one session for each process.
-"""
+"""Share the configuration and the sessions of the synchronous and the asynchronous checkpointer."""
 
 import logging
 import os
@@ -9,6 +6,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Self, TypeVar
 
+from pyspark_checkpointer.checkpoint.fencing import inherited
 from pyspark_checkpointer.checkpoint.metrics import MetricsCallback
 from pyspark_checkpointer.checkpoint.migration import Migration, Transform
 from pyspark_checkpointer.checkpoint.restore import Migrate
@@ -91,7 +89,8 @@ class _Config:
 class Client:
     """Configuration of a root, and the session that this process has on it.
 
-    Pickles as its configuration only. A copy in another process, a forked one too, starts as if it had just been made.
+    Pickles as its configuration only: such a copy starts as if it had just been made. A forked child has a session of
+    its own, which goes on from what the session of its parent stood on.
     """
 
     def __init__(
@@ -132,7 +131,7 @@ class Client:
 
     def _open_sessions(self) -> None:
         self._sessions: dict[forks.Process, Session] = {}
-        """The session of this process, and those of the processes that it was forked from."""
+        """The sessions of the processes that this one was forked from, each after its parent's, and its own."""
         self._url = self.session.store.url
 
     def _open_session(self) -> Session:
@@ -174,13 +173,14 @@ class Client:
 
     @property
     def session(self) -> Session:
-        """The layer below, for other packages of this library.
-
-        A forked child has a session of its own.
-        """
-        found = self._sessions.get(forks.current)
+        """The layer below, for other packages of this library."""
+        if (found := self._sessions.get(forks.current)) is not None:
+            return found
+        session = self._open_session()
+        if older := [*self._sessions.values()]:
+            session.stand_on(inherited(older[-1].standing))
         # `setdefault`, because two threads of a child may open one at the same time: both must go on with the same.
-        return found or self._sessions.setdefault(forks.current, self._open_session())
+        return self._sessions.setdefault(forks.current, session)
 
     @property
     def root(self) -> str:

@@ -655,6 +655,63 @@ def test_a_forked_child_starts_a_session_of_its_own(tmp_path: Path) -> None:
     assert latest(Checkpointer(tmp_path / "root")) == b"3"
 
 
+def test_a_forked_child_goes_on_from_what_its_parent_restored(tmp_path: Path) -> None:
+    """Its copy of a map lacks what another child has committed since, and would replace it."""
+    client = Checkpointer(tmp_path / "root")
+    state = KeyedState({"a": 1})
+    with client.begin() as cp:
+        cp.save("visits", state)
+
+    def commit(key: str) -> None:
+        state[key] = 1
+        with client.begin() as cp:
+            cp.save("visits", state)
+
+    def commit_too_late() -> None:
+        with pytest.raises(ConflictError, match="call restore"):
+            commit("y")
+        with pytest.raises(InvalidStateError, match="call restore"):
+            client.begin()
+
+    assert in_child(lambda: commit("x")) == 0
+    assert in_child(commit_too_late) == 0
+    restored = Checkpointer(tmp_path / "root").restore()
+    assert restored is not None
+    assert restored.keyed("visits").to_dict() == {"a": 1, "x": 1}
+    with pytest.raises(FencedError, match="this process was forked meanwhile"):
+        commit("z")
+
+    def stay_fenced() -> None:
+        with pytest.raises(FencedError):
+            client.begin()
+
+    def have_a_child() -> None:
+        assert in_child(stay_fenced) == 0
+
+    assert in_child(have_a_child) == 0
+
+
+def test_a_forked_child_must_restore_where_its_parent_must(tmp_path: Path) -> None:
+    client = Checkpointer(tmp_path / "root")
+    put(client, b"1")
+
+    def refused_until_restored(why: str) -> None:
+        with pytest.raises(InvalidStateError, match=why):
+            client.begin()
+        client.restore()
+        put(client, b"2")
+
+    client.session.invalidate("of its parent")
+    assert in_child(lambda: refused_until_restored("of its parent")) == 0
+    client.restore(rename={"op": "new"})
+    assert in_child(lambda: refused_until_restored("this process was forked .*: call restore")) == 0
+    client = Checkpointer(tmp_path / "root")
+    first = client.read_latest()
+    put(client, b"3")
+    client.restore(first)
+    assert in_child(lambda: refused_until_restored("is not the committed checkpoint")) == 0
+
+
 def test_a_forked_child_has_an_event_loop_of_its_own(tmp_path: Path) -> None:
     client = AsyncCheckpointer(tmp_path / "root")
     asyncio.run(aput(client, b"1"))
