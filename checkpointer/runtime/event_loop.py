@@ -11,6 +11,7 @@ import asyncio
 import contextlib
 import os
 import queue
+import sys
 import threading
 from collections.abc import Callable, Coroutine
 from concurrent.futures import CancelledError, Future
@@ -18,13 +19,21 @@ from typing import Any, TypeVar
 
 import fsspec.asyn
 
-from pyspark_checkpointer.manifests.errors import IllegalArgumentError
+from pyspark_checkpointer.manifests.errors import IllegalArgumentError, InvalidStateError
 
 T = TypeVar("T")
 
 
 def loop() -> asyncio.AbstractEventLoop:
-    """Return the event loop of this process; start it if it is not running yet."""
+    """Return the event loop of this process; start it if it is not running yet.
+
+    Raises:
+        InvalidStateError: The interpreter is ending, and its threads have stopped: the caller would wait for ever.
+    """
+    if sys.is_finalizing():
+        raise InvalidStateError(
+            "the interpreter is ending, and no store can be asked any more: make this call before the program ends"
+        )
     running = _begun()
     if running.is_running():
         return running

@@ -147,3 +147,48 @@ def test_a_process_without_such_a_commit_ends_at_once_and_says_nothing(tmp_path:
     done = end(tmp_path, "save().close()")
     assert (done.returncode, done.stderr) == (0, "")
     assert kept(tmp_path) == b"kept"
+
+
+AFTER_THE_END = {
+    "an object that closes a client": (
+        "class Job:",
+        "    def __init__(self): self.client = save()",
+        "    def __del__(self): self.client.close()",
+        "job = Job()",
+    ),
+    "a first call": (
+        "class Job:",
+        "    def __del__(self, client=Checkpointer(ROOT + '2')): client.restore()",
+        "job = Job()",
+        "save()",
+    ),
+    "the asynchronous client": (
+        "class Job:",
+        "    def __del__(self, run=asyncio.run, close=AsyncCheckpointer(ROOT).close): run(close())",
+        "job = Job()",
+        "save()",
+    ),
+}
+
+
+@pytest.mark.parametrize("how", AFTER_THE_END)
+def test_a_call_after_the_end_is_refused_and_does_not_hang(how: str, tmp_path: Path) -> None:
+    """The threads of an interpreter that has ended never run again."""
+    done = end(tmp_path, *AFTER_THE_END[how])
+    assert done.returncode == 0
+    assert "InvalidStateError: the interpreter is ending" in done.stderr
+    assert kept(tmp_path) == b"kept"
+
+
+def test_a_block_that_is_left_after_the_end_is_not_committed_and_does_not_hang(tmp_path: Path) -> None:
+    done = end(
+        tmp_path,
+        "def work(client):",
+        "    with client.begin() as cp:",
+        "        cp.snapshot('op', 0, b'never')",
+        "        yield cp",
+        "generator = work(save())",
+        "next(generator)",
+    )
+    assert (done.returncode, done.stderr) == (0, "")
+    assert kept(tmp_path) == b"kept"
