@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from heapq import nlargest
 from statistics import median_low
 
-from pyspark_checkpointer.checkpoint.metadata import slice_bytes
+from pyspark_checkpointer.checkpoint.metrics import slice_bytes
 from pyspark_checkpointer.manifests import object_paths
 from pyspark_checkpointer.manifests.model import Artifact, Manifest, Operator
 

@@ -11,6 +11,7 @@ from pyspark_checkpointer.checkpoint import metadata
 from pyspark_checkpointer.checkpoint.fencing import Base
 from pyspark_checkpointer.checkpoint.latest import Head, read_head
 from pyspark_checkpointer.checkpoint.metering import Meter, blocking
+from pyspark_checkpointer.checkpoint.metrics import written
 from pyspark_checkpointer.checkpoint.resolve import find
 from pyspark_checkpointer.checkpoint.selector import CheckpointSelector
 from pyspark_checkpointer.checkpoint.session import Session
@@ -87,7 +88,7 @@ async def _commit_saved(meter: Meter, session: Session, base: Base, checkpoint: 
                 session.refuse_prepared(head.prepared)
             return replace(pointer, committed=ref, prepared=None)
 
-        meter.operators = await session.host.run(lambda: metadata.written(manifest, base.manifest))
+        meter.operators = await session.host.run(lambda: written(manifest, base.manifest))
         with session.reports.committing(meter, checkpoint, manifest.epoch):
             await session.commit_pointer(base, ref, manifest, edit_pointer)
         return checkpoint

@@ -30,6 +30,7 @@ from pyspark_checkpointer.checkpoint.attempt_state import (
 )
 from pyspark_checkpointer.checkpoint.latest import Head, find_head
 from pyspark_checkpointer.checkpoint.metering import Meter
+from pyspark_checkpointer.checkpoint.metrics import written
 from pyspark_checkpointer.checkpoint.prepared import Prepared
 from pyspark_checkpointer.checkpoint.save import CheckpointAttempt
 from pyspark_checkpointer.checkpoint.session import Session
@@ -207,7 +208,7 @@ def _manifest(attempt: CheckpointAttempt, last: list[PendingPut]) -> tuple[Manif
     manifest, segments = metadata.spill(manifest, parent, touched)
     last += [PendingPut(segment.path, segment.data) for segment in segments]
     last += _still_named(attempt, manifest)
-    attempt.meter.operators = metadata.written(manifest, parent, touched)
+    attempt.meter.operators = written(manifest, parent, touched)
     # The cost stands in the manifest itself, so the PUTs that follow are counted before they are sent.
     manifest = replace(manifest, cost=attempt.meter.cost(unsent=len(last)))
     return manifest, manifest_json.encode_manifest(manifest)

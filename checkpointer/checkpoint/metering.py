@@ -16,7 +16,6 @@ from typing import Any, Protocol, TypeVar, cast
 
 from pyspark_checkpointer import runtime
 from pyspark_checkpointer.checkpoint.attempt_state import proves_failure
-from pyspark_checkpointer.checkpoint.metadata import contents
 from pyspark_checkpointer.checkpoint.metrics import (
     CommitMetrics,
     Metrics,
@@ -24,6 +23,7 @@ from pyspark_checkpointer.checkpoint.metrics import (
     OperatorMetrics,
     Requests,
     RestoreMetrics,
+    contents,
 )
 from pyspark_checkpointer.manifests.model import CheckpointId, Cost, Manifest
 from pyspark_checkpointer.runtime.host import Host

@@ -7,11 +7,11 @@ from collections.abc import Callable
 from dataclasses import replace
 from enum import Enum
 
-from pyspark_checkpointer.checkpoint import metadata
 from pyspark_checkpointer.checkpoint.attempt_state import Promotion
 from pyspark_checkpointer.checkpoint.fencing import Base
 from pyspark_checkpointer.checkpoint.latest import Head
 from pyspark_checkpointer.checkpoint.metering import Meter
+from pyspark_checkpointer.checkpoint.metrics import written
 from pyspark_checkpointer.checkpoint.session import Session
 from pyspark_checkpointer.errors import ConflictError, InvalidStateError
 from pyspark_checkpointer.manifests.model import Manifest, Pointer, Ref
@@ -73,7 +73,7 @@ class Prepared:
         self._check_undecided()
         meter, host = self.meter, self.session.host
         if not meter.operators and not self._is_told:  # somebody else wrote it
-            meter.operators = await host.run(lambda: metadata.written(self.manifest, self.base.manifest))
+            meter.operators = await host.run(lambda: written(self.manifest, self.base.manifest))
         try:
             with self.session.reports.committing(meter, self.id, self.manifest.epoch):
                 await self._commit()
