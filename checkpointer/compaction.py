@@ -500,7 +500,7 @@ def fits_in_manifest(chains: Mapping[int, Chain], old: Mapping[int, Chain]) -> b
 
 
 def unchanged_beyond_manifest(artifacts: Mapping[str, int], changed: int) -> set[str]:
-    """Return the operators whose chains get a segment, although a commit does not change them.
+    """Return the unchanged operators whose chains get a segment.
 
     `artifacts` has the number of artifacts of each operator that the commit does not change, and that has no segments
     yet. `changed` is the number of chains that it changes.

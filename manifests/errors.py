@@ -37,9 +37,10 @@ class MalformedError(CorruptionError):
 
 
 class UnsupportedFormatError(CorruptionError):
-    """Written by a newer version of the format, or encrypted or signed where nothing says what opens it.
+    """Written by a newer version of the format, or encrypted, or signed.
 
-    Upgrade this library, or give `encryption=` or `signing=`. The message says which.
+    Of the last two nothing says what opens it. Upgrade this library, or give `encryption=` or `signing=`. The message
+    says which.
     """
 
 

@@ -169,7 +169,10 @@ class Operator:
     extra: Mapping[str, Json] = field(default_factory=dict)
 
     def artifacts(self) -> Iterator[Artifact]:
-        """Return the artifacts of all chains; one that several partitions share comes several times."""
+        """Return the artifacts of all chains.
+
+        One that several partitions share comes several times.
+        """
         return chain.from_iterable(self.chains.values())
 
 

@@ -178,9 +178,10 @@ class _Change:
                 await self._sign_position(path)
 
     async def _fence(self, named: Collection[str]) -> None:
-        """Rewrite every object that a revoked signer could swap, so that a swap that it began before fails.
+        """Rewrite every object that a revoked signer could swap.
 
-        Its client may still have the old list, and the version that such a swap expects.
+        A swap that it began before fails then. Its client may still have the old list, and the version that such a swap
+        expects.
         """
         if not named:
             return

@@ -68,11 +68,11 @@ async def read_unbroken_ancestry(
 
 
 async def read_clocks(session: Session, before: CheckpointId, after: Manifest) -> list[Manifest]:
-    """Return the manifests whose clocks may have let rows expire between `before` and `after`.
+    """Return the manifests whose clocks may have let rows expire.
 
-    They come oldest first: the live ancestors of `after` that are newer than `before`, then `after`. A manifest is left
-    out if a rollback has taken its clock back: rows that had expired by this clock live again. If `before` is no
-    ancestor, or not live, the result is `after` alone.
+    They lie between `before` and `after`. They come oldest first: the live ancestors of `after` that are newer than
+    `before`, then `after`. A manifest is left out if a rollback has taken its clock back: rows that had expired by this
+    clock live again. If `before` is no ancestor, or not live, the result is `after` alone.
     """
     ancestry = list[Manifest]()
     # A job's clock stays in all later checkpoints, so without one nothing expired before.

@@ -103,9 +103,9 @@ async def walk_from(
 async def begin_walk(
     store: Store, start: Ref | None, oldest: int, known: Mapping[Ref, Manifest] = NONE, host: Host | None = None
 ) -> AsyncIterator[tuple[Ref, Manifest]]:
-    """List the manifests of a walk where it is long, and return what `walk_from` yields.
+    """List the manifests of a walk, and return what `walk_from` yields.
 
-    So an error of the listing is no error of a manifest.
+    A short walk needs no listing. So an error of the listing is no error of a manifest.
     """
     if start is None or start.id.sequence < oldest:
         return _walk_listed(store, start, oldest, known, [], host)
@@ -124,7 +124,10 @@ async def _walk_listed(
     waiting: list[tuple[CheckpointId, int]],
     host: Host | None,
 ) -> AsyncIterator[tuple[Ref, Manifest]]:
-    """Yield the ancestry from `ref` on, as `walk_from` does. `waiting` are the listed manifests."""
+    """Yield the ancestry from `ref` on, as `walk_from` does.
+
+    `waiting` are the listed manifests.
+    """
     found: dict[Ref, Manifest] = {}
     while ref is not None and ref.id.sequence >= oldest:
         # The newest of the list first, as the walk needs them; a search that ends early never fetches the rest.
@@ -242,9 +245,10 @@ async def read_whole_head(store: Store) -> Head:
 
 
 async def refuse_old_copy(store: Store, head: Head | None = None) -> None:
-    """Raise `InvalidStateError` if `_latest`, or one version of it, is lost or is an old copy.
+    """Raise `InvalidStateError` if `_latest` is lost or is an old copy.
 
-    For work that deletes or buries what `_latest` does not lead to. It costs a listing.
+    With `head` that version is looked at. For work that deletes or buries what `_latest` does not lead to. It costs a
+    listing.
     """
     head = head or await read_head(store)
     if (newer := await find_above(store, head)) is not None:

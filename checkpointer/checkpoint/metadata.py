@@ -177,7 +177,10 @@ def spill(
 def _unchanged_in_segments(
     operators: Mapping[str, Operator], old: Mapping[str, Operator], touched: Mapping[str, Collection[int]]
 ) -> set[str]:
-    """Return the operators whose chains are those of the parent, and do not stand in the manifest."""
+    """Return the unchanged operators that do not stand in the manifest.
+
+    Their chains are those of the parent.
+    """
     changed, artifacts, found = 0, dict[str, int](), set[str]()
     for name, operator in operators.items():
         below = old[name].chains if name in old else {}

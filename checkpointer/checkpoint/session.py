@@ -100,7 +100,10 @@ class Session:
         self.last_restored = standing
 
     def doubt_commit(self) -> None:
-        """Refuse every write after a commit whose caller was gone: its deltas, tried again, would count twice."""
+        """Refuse every write after a commit whose caller was gone.
+
+        Its deltas, tried again, would count twice.
+        """
         # An older reason to restore stays. And the caller may have restored while a rewind went on after its commit.
         if self.restored is not None and self._standing is not self.last_restored:
             self.invalidate("a commit that nobody waited for took effect: call restore() first")

@@ -1,4 +1,4 @@
-"""Share the configuration and the sessions of the synchronous and the asynchronous checkpointer."""
+"""Share the configuration and the sessions of both checkpointers."""
 
 import logging
 import os

@@ -71,9 +71,10 @@ async def unless_given_up(attempt: CheckpointAttempt, work: Callable[[], Corouti
 def doubting(
     doubt: Callable[[], None], work: Callable[[], Coroutine[Any, Any, T]]
 ) -> Iterator[Callable[[], Coroutine[Any, Any, T]]]:
-    """Call `doubt` if a verb takes effect after its caller is gone, who does not know that it did.
+    """Call `doubt` if a verb takes effect after its caller is gone.
 
-    `work` makes the coroutine of the verb. The block awaits what this yields in its place, in any thread.
+    The caller does not know that it did. `work` makes the coroutine of the verb. The block awaits what this yields in
+    its place, in any thread.
     """
     has_landed = is_given_up = False
 

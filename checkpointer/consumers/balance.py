@@ -61,9 +61,10 @@ def choose(view: OwnershipView) -> Choice:
 def _ask(
     rows: Mapping[str, Row], owners: Iterable[str], steal_requests: Iterable[str], mine: int, fair_share: int
 ) -> Iterable[str]:
-    """Yield the partitions to ask for until shares are even, or the worker has its share.
+    """Yield the partitions to ask for.
 
-    Each comes from the owner that has most left at that moment.
+    These are enough once shares are even, or the worker has its share. Each comes from the owner that has most left at
+    that moment.
     """
     left: dict[str, list[str]] = {owner: [] for owner in owners}
     # Sorted backwards, since `pop()` takes from the end: the smallest name goes first. A partition that somebody asked

@@ -64,7 +64,10 @@ class ExpiringPartition(MapPartition):
 
     @classmethod
     def of(cls, part: MapPartition, since: int, times: Mapping[Any, int] = MappingProxyType({})) -> "ExpiringPartition":
-        """Return a copy of a partition whose entries have these times, or count from `since`."""
+        """Return a copy of a partition whose entries expire.
+
+        They have these times, or count from `since`.
+        """
         other = cls(0)
         _take(other, part)
         if part.is_new:

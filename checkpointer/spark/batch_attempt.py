@@ -264,9 +264,10 @@ class BatchAttempt:
             run_sync(asyncio.wait_for(discard(self.checkpoint.attempt, names), DISCARD_SECONDS))
 
     def _end_reads(self) -> None:
-        """Remove what only DataFrames of this batch read: broadcasts, and the objects with emitted rows.
+        """Remove what only DataFrames of this batch read.
 
-        A later cleanup removes the objects that cannot be removed now.
+        These are broadcasts, and the objects with emitted rows. A later cleanup removes the objects that cannot be
+        removed now.
         """
         destroy(self.operations.broadcasts)
         for table in (*self.tables.values(), *self.dropped_tables):

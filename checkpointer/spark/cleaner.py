@@ -68,7 +68,7 @@ class Cleaner:
                 self._wait_within_batch(cleanup)
 
     def _is_too_soon(self) -> bool:
-        """Return whether the last cleanup ended so lately that another one would retire nothing."""
+        """Return whether another cleanup would retire nothing yet."""
         interval = self._policy.grace.total_seconds() / RETIREMENTS_PER_GRACE
         return self._cleaned_at is not None and time.monotonic() - self._cleaned_at < interval
 

@@ -91,9 +91,10 @@ class JobClock:
         return True
 
     def warn_if_left(self, root: str) -> bool:
-        """Return whether the batch has used the clock; log a warning if it did not move it as batches before did.
+        """Return whether the batch has used the clock, and warn if it left it.
 
-        Nothing would expire any more, with no error, as after a rollback to code that does not move the clock.
+        It left it if it did not move the clock as batches before did. Nothing would expire any more, with no error, as
+        after a rollback to code that does not move the clock.
         """
         last = self._attempt.clock
         if self._is_used and not self._is_advanced and last is not None and last.source == "job":

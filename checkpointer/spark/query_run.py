@@ -57,9 +57,10 @@ class QueryRun:
             maps.refuse_changes(keyed)
 
     def note_compacted_early(self, name: str) -> None:
-        """Note that a table was compacted early, and forget what waits longest if all together is too large.
+        """Note that a table was compacted early.
 
-        A table that is not changed for long keeps its objects in memory until then.
+        What waits longest is forgotten if all together is too large. A table that is not changed for long keeps its
+        objects in memory until then.
         """
         self.table_hints[name] = self.table_hints.pop(name)
         cost = 0

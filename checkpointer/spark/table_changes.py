@@ -399,9 +399,9 @@ class TableChanges:
             self._written.append(Written.on(below, self.version))
 
     def _compact_due(self, version: TableVersion) -> None:
-        """Compact chains that are too long, some that outweigh their snapshot, and some whose rows have expired.
+        """Compact the chains that are due.
 
-        After `compact`, compact all chains.
+        These are too long, outweigh their snapshot, or have expired rows. After `compact`, compact all chains.
         """
         early, max_chain = self._hints.early, self._jobs.client.session.max_chain
         if early is not None and self._compacts_all and not early.has_begun_write:

@@ -292,7 +292,7 @@ class Store(Protocol):
 
     @property
     def lists_whole_folders(self) -> bool:
-        """Return whether the listing of a prefix reads all of the folder that it begins in."""
+        """Return whether the listing of a prefix reads all of its folder."""
 
     async def list(self, prefix: str) -> list[ListedObject]:
         """Return all pages, in order of path. Use it only for short listings."""

@@ -125,10 +125,11 @@ async def swap_until_decided(store: Store, path: str, data: bytes, expected: str
 
 
 async def swap_or_explain(store: Store, path: str, data: bytes, expected: str | None, limit: int, unknown: str) -> bool:
-    """Swap `data` in, and return whether that took effect; False where another writer's object is there.
+    """Swap `data` in, and return whether that took effect.
 
-    Raises `IllegalArgumentError` for more than the `limit` bytes that readers accept. Raises `OutcomeUnknownError` with
-    the message `unknown` where nothing proves it, and what `swap_until_decided` raises else.
+    It did not where another writer's object is there. Raises `IllegalArgumentError` for more than the `limit` bytes
+    that readers accept. Raises `OutcomeUnknownError` with the message `unknown` where nothing proves it, and what
+    `swap_until_decided` raises else.
     """
     if len(data) > limit:
         raise IllegalArgumentError(

@@ -95,11 +95,11 @@ async def may_be_due(reader: TableReader, column: str, limit: int) -> list[int]:
 
 
 async def most_living(reader: TableReader, looked: Mapping[int, int], column: str, limit: int) -> dict[int, int]:
-    """Return the most rows that may be living in some partitions, by the bounds of row groups alone.
+    """Return the most rows that may be living in some partitions.
 
-    `looked` says how many of the first artifacts of each chain are looked at. All rows of the others count as living. A
-    row is expired if its time in a column is at most `limit`. Raises `CorruptionError` for bounds that fail
-    verification.
+    The bounds of row groups alone tell it. `looked` says how many of the first artifacts of each chain are looked at.
+    All rows of the others count as living. A row is expired if its time in a column is at most `limit`. Raises
+    `CorruptionError` for bounds that fail verification.
     """
     chains = reader.version.chains
     artifacts = (artifact for partition, count in looked.items() for artifact in chains[partition][:count])
@@ -123,7 +123,9 @@ async def _ask_once(artifacts: Iterable[Artifact], ask: Callable[[Artifact], Awa
 
 
 async def _past_rows(reader: TableReader, artifact: Artifact, column: str, limit: int) -> int:
-    """Return how many rows of the object of an artifact surely have a time that is at most `limit`.
+    """Return how many rows of the object of an artifact are surely past.
+
+    Their times are at most `limit`.
 
     Of a pack these are all rows or none: its row groups do not tell which partitions they have rows of.
     """

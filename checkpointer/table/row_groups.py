@@ -115,7 +115,10 @@ class RowGroups:
             return time_bounds(self.metadata, self._schema, column)
 
     def past_rows(self, column: str, limit: int) -> int:
-        """Return how many rows lie in row groups whose times in a column are all at most `limit`."""
+        """Return how many rows lie in row groups that are past.
+
+        All times of such a group in a column are at most `limit`.
+        """
         with explain_decode_errors(self._name):
             self._check_bounds()
             return past_rows(self.metadata, self._schema, column, limit)

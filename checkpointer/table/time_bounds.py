@@ -39,7 +39,10 @@ def past_rows(metadata: pq.FileMetaData, schema: TableSchema, column: str, limit
 def _chunks(
     metadata: pq.FileMetaData, schema: TableSchema, column: str
 ) -> list[tuple[pq.ColumnChunkMetaData, int]] | None:
-    """Return the times of each row group, with the microseconds of their unit; None if the file has no such column."""
+    """Return the times of each row group, with the unit's microseconds.
+
+    Returns None if the file has no such column.
+    """
     names = file_columns.names_by_id(metadata.schema.to_arrow_schema(), schema)
     path = next((path for path, name in names.items() if name == column), None)
     if path is None:  # An older file, from before the column was there.

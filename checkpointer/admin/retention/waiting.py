@@ -108,9 +108,10 @@ def without_outrun(
     ancestry: Sequence[Ref],
     begins: bool,
 ) -> FollowerPositions:
-    """Return the positions without the followers that a plan outruns and reports by name.
+    """Return the positions without the followers that a plan outruns.
 
-    One that has moved since the plan was made, and so loses fewer or more checkpoints than it says, stays.
+    The plan reports these by name. One that has moved since the plan was made, and so loses fewer or more checkpoints
+    than it says, stays.
     """
     gone, left = set(retired), dict(positions.by_name)
     for one in planned:

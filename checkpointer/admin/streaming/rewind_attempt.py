@@ -241,7 +241,10 @@ class RewindAttempt:
 
 @contextmanager
 def _refusing(session: Session, why: str) -> Iterator[None]:
-    """Refuse every write until the block ends without an error, or until somebody restores."""
+    """Refuse every write while the block runs.
+
+    After an error they are refused until somebody restores.
+    """
     before = session.standing
     session.invalidate(why)
     refused = session.standing
