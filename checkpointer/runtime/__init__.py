@@ -20,7 +20,7 @@ from pyspark_checkpointer.runtime.event_loop import bridge, loop, on_loop, run_s
 from pyspark_checkpointer.runtime.forks import fork_count, per_process
 from pyspark_checkpointer.runtime.interpreter import require_gil
 from pyspark_checkpointer.runtime.pools import FILE_THREADS, in_thread, on_cpu, set_when_cancelled
-from pyspark_checkpointer.runtime.process_exit import at_exit, finish_at_exit, forget_outcome
+from pyspark_checkpointer.runtime.process_exit import at_exit, cancel_at_exit, finish_at_exit, forget_outcome
 from pyspark_checkpointer.runtime.user_functions import call_alone, call_later
 
 require_gil()
@@ -31,6 +31,7 @@ __all__ = [
     "bridge",
     "call_alone",
     "call_later",
+    "cancel_at_exit",
     "finish_at_exit",
     "forget_outcome",
     "fork_count",

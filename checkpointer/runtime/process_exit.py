@@ -51,12 +51,15 @@ class UnfinishedWork:
         failed    in `_failed`, by weak reference: holding the task would keep its client alive. Somebody is told of
                   the failure, or the process ends: an error is logged.
         settled   in neither. It succeeded, was cancelled, or somebody was told of its failure.
+
+    Tasks that nobody needs once the process ends are cancelled instead.
     """
 
     def __init__(self) -> None:
         self._running: dict[asyncio.Task[Any], str] = {}
         self._failed: dict[weakref.ref[asyncio.Task[Any]], tuple[str, str]] = {}
         """Name and error of each failed task."""
+        self._unneeded = weakref.WeakSet[asyncio.Task[Any]]()
         self.exiting = False
         """True if the process has begun to end: work that is added now is not waited for."""
 
@@ -64,6 +67,16 @@ class UnfinishedWork:
         """Finish `task` before the process ends; the log calls it `name`."""
         self._running[task] = name
         task.add_done_callback(self._ended)
+
+    def add_unneeded(self, task: "asyncio.Task[Any]") -> None:
+        """Cancel `task` before the process ends."""
+        self._unneeded.add(task)
+
+    async def _cancel_unneeded(self) -> None:
+        for task in (tasks := [*self._unneeded]):
+            task.cancel()
+        if tasks:  # `wait` refuses to wait for nothing
+            await asyncio.wait(tasks, timeout=SILENT_SECONDS)
 
     def _ended(self, task: "asyncio.Task[Any]") -> None:
         name = self._running.pop(task, None)  # None where somebody was told already
@@ -81,6 +94,7 @@ class UnfinishedWork:
     def forget(self) -> None:
         """Forget everything: in a forked child these tasks are the parent's."""
         self._running, self._failed = {}, {}
+        self._unneeded = weakref.WeakSet()
         self.exiting = False
 
     def finish(self) -> None:
@@ -93,6 +107,8 @@ class UnfinishedWork:
         self.exiting = True
         # Ctrl-C ends the waiting, and what is unfinished is logged all the same.
         with contextlib.suppress(KeyboardInterrupt):
+            if self._unneeded:
+                submit(self._cancel_unneeded()).result()
             if not self._wait(SILENT_SECONDS):
                 names = ", ".join(self._running.values())
                 logger.warning("the process waits for this before it ends, for at most %g s: %s", FINISH_SECONDS, names)
@@ -132,6 +148,16 @@ def finish_at_exit(task: "asyncio.Task[Any]", name: str) -> bool:
     Returns False where the process is ending already: then the caller has to wait.
     """
     _unfinished.add(task, name)
+    return not _unfinished.exiting
+
+
+def cancel_at_exit(task: "asyncio.Task[Any]") -> bool:
+    """Cancel a task before the process ends, because nobody needs what it does after that.
+
+    What it runs in a thread of the library is finished all the same. Returns False where the process is ending already:
+    then the caller has to stop.
+    """
+    _unfinished.add_unneeded(task)
     return not _unfinished.exiting
 
 

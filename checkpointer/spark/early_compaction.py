@@ -65,7 +65,7 @@ class EarlyCompaction:
         version, task = self._version.only([*self._keep]), asyncio.current_task()
         assert task is not None
         # The interpreter must not end while one of its threads merges rows.
-        if not runtime.finish_at_exit(task, f"table {version.name!r}: compaction for the next batch"):
+        if not runtime.cancel_at_exit(task):
             return []
         try:
             with counted(self._traffic):
@@ -99,7 +99,7 @@ class EarlyCompaction:
         task, compacted_chains = asyncio.current_task(), dict[int, Chain]()
         assert task is not None
         # The interpreter must not end while one of its threads writes an object.
-        if not runtime.finish_at_exit(task, f"table {self._version.name!r}: objects compacted for a batch"):
+        if not runtime.cancel_at_exit(task):
             return {}
         try:
             with counted(traffic):

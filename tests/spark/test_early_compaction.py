@@ -6,6 +6,7 @@ import os
 import random
 import signal
 import threading
+import time
 import uuid
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future
@@ -35,6 +36,7 @@ from pyspark_checkpointer.storage.request_path import Traffic
 from pyspark_checkpointer.table.compact import Compacted
 from pyspark_checkpointer.table.schema import DELETE, MERGE
 from pyspark_checkpointer.table.writer import TableWriter
+from tests.programs import run_python
 from tests.proof.plain_spark import PlainFrame, new_state, plain_spark
 from tests.spark.conftest import Job
 from tests.spark.tables import once
@@ -451,6 +453,37 @@ def test_work_that_was_cancelled_leaves_the_chains_as_they_are(monkeypatch: pyte
     early = EarlyCompaction(place.session, place.version, {0: 1})
     early.cancel()
     assert written(early, place) == {}
+
+
+@pytest.mark.parametrize("work", ["reads", "writes"])
+def test_a_process_that_ends_does_not_wait_for_it(work: str) -> None:
+    """No batch will use it any more."""
+    program = f"""if True:
+        import asyncio, threading
+        from pyspark_checkpointer.spark import early_compaction
+        from pyspark_checkpointer.storage.request_path import Traffic
+        from tests.spark.test_early_compaction import packs
+        begun = threading.Event()
+        async def sleep():
+            begun.set()
+            await asyncio.sleep(40)
+        async def reads(*_):
+            await sleep()
+            yield
+        async def writes(*_):
+            await sleep()
+        if {work!r} == "reads":
+            early_compaction.encode_compacted = reads
+        else:
+            early_compaction.Compacted.write = writes
+        place = packs((1, 1), (1, 2))
+        early = early_compaction.EarlyCompaction(place.session, place.version, {{0: 1}})
+        early.begin_write(place.chains, place.writer, Traffic())
+        print(begun.wait(30))
+    """
+    begun = time.monotonic()
+    assert run_python(program) == "True\n"
+    assert time.monotonic() - begun < 30
 
 
 def written(early: EarlyCompaction, place: Place) -> dict[int, Chain]:
