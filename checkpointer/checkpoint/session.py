@@ -88,11 +88,8 @@ class Session:
 
     @property
     def standing(self) -> Standing:
-        """Return the base of the next attempt, or why there is none.
-
-        Another object, also an equal one, says that a call has changed it.
-        """
-        return self._standing
+        """Return the base of the next attempt, or why there is none."""
+        return self._standing  # another object, also an equal one, says that a call has changed it
 
     def stand_on_restored(self, standing: Base | ViewOnly) -> None:
         """Go on from what `restore` returns."""
@@ -100,11 +97,9 @@ class Session:
         self.last_restored = standing
 
     def doubt_commit(self) -> None:
-        """Refuse every write after a commit whose caller was gone.
-
-        Its deltas, tried again, would count twice.
-        """
-        # An older reason to restore stays. And the caller may have restored while a rewind went on after its commit.
+        """Refuse every write after a commit whose caller was gone."""
+        # Its deltas, tried again, would count twice. An older reason to restore stays. And the caller may have restored
+        # while a rewind went on after its commit.
         if self.restored is not None and self._standing is not self.last_restored:
             self.invalidate("a commit that nobody waited for took effect: call restore() first")
 
