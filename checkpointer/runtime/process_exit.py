@@ -152,9 +152,9 @@ def finish_at_exit(task: "asyncio.Task[Any]", name: str) -> bool:
 
 
 def cancel_at_exit(task: "asyncio.Task[Any]") -> bool:
-    """Cancel a task before the process ends, because nobody needs what it does after that.
+    """Cancel a task before the process ends.
 
-    What it runs in a thread of the library is finished all the same. Returns False where the process is ending already:
+    Nobody needs what it does after that. What it runs in a thread of the library is finished all the same. Returns False where the process is ending already:
     then the caller has to stop.
     """
     _unfinished.add_unneeded(task)
