@@ -154,8 +154,8 @@ def finish_at_exit(task: "asyncio.Task[Any]", name: str) -> bool:
 def cancel_at_exit(task: "asyncio.Task[Any]") -> bool:
     """Cancel a task before the process ends.
 
-    Nobody needs what it does after that. What it runs in a thread of the library is finished all the same. Returns False where the process is ending already:
-    then the caller has to stop.
+    Nobody needs what it does after that. What it runs in a thread of the library is finished all the same. Returns
+    False where the process is ending already: then the caller has to stop.
     """
     _unfinished.add_unneeded(task)
     return not _unfinished.exiting
