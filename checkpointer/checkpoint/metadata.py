@@ -225,11 +225,13 @@ async def put_manifest(store: Store, checkpoint: CheckpointId, data: bytes) -> R
 
     A second, different manifest of one id is refused. Raises `InvalidStateError` for one that nobody could read.
     """
-    # Chains beyond a few hundred stand in segments, so only what the caller gives can make it so large.
+    # Longer chains of an operator stand in segments. What makes a manifest so large is what the caller gives, or many
+    # operators: each has its name, its schema and some hundred chains here.
     if len(data) > MAX_MANIFEST:
         raise InvalidStateError(
             f"{store.url}: {checkpoint} takes {len(data):,} bytes in its manifest, and at most {MAX_MANIFEST:,} can be "
-            "read: keep less in positions and properties. _latest was not changed"
+            "read: keep less in positions and properties, or spread the state over fewer operators. _latest was not "
+            "changed"
         )
     await put_as_manifest(store, object_paths.manifest(checkpoint), checkpoint, data)
     return Ref(checkpoint, sha256(data))

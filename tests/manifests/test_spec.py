@@ -22,6 +22,7 @@ import zstandard
 
 from pyspark_checkpointer import KeyedState
 from pyspark_checkpointer.checkpoint.latest import MAX_POINTER
+from pyspark_checkpointer.checkpoint.metadata import MAX_CATALOG, MAX_MANIFEST
 from pyspark_checkpointer.compaction import DELTAS_OF_CHANGE, INLINE, INLINE_DELTAS, INLINE_UNCHANGED
 from pyspark_checkpointer.manifests import map_expiry, object_paths
 from pyspark_checkpointer.manifests.catalog_json import decode_catalog, encode_catalog
@@ -462,7 +463,10 @@ def test_numbers_in_the_text_are_those_of_the_code() -> None:
     assert f"At most {MAX_DEPTH} extensions" in SPEC
     assert f"at most {object_paths.MAX_NAME} bytes" in SPEC
     assert f"of a map 1 to {MAX_MAP_PARTITIONS:,}" in SPEC
-    assert f"A pointer has at most {MAX_POINTER >> 20} MiB" in SPEC
+    largest = (
+        f"A pointer has at most {MAX_POINTER >> 20} MiB, a manifest {MAX_MANIFEST >> 20}, a catalog {MAX_CATALOG >> 20}"
+    )
+    assert f"{largest}." in SPEC
 
 
 @pytest.mark.parametrize(

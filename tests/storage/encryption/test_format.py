@@ -13,7 +13,14 @@ from cryptography.hazmat.primitives.kdf.hkdf import HKDFExpand
 
 from pyspark_checkpointer.errors import CorruptionError, InvalidStateError
 from pyspark_checkpointer.manifests.json_text import dump
-from pyspark_checkpointer.manifests.keys_json import KeyGeneration, RootKeys, WrappedKey, decode_keys, encode_keys
+from pyspark_checkpointer.manifests.keys_json import (
+    MAX_KEYS,
+    KeyGeneration,
+    RootKeys,
+    WrappedKey,
+    decode_keys,
+    encode_keys,
+)
 from pyspark_checkpointer.storage.encryption.data_keys import DataKeys
 from pyspark_checkpointer.storage.encryption.key_providers import KeyFile
 
@@ -25,6 +32,10 @@ KEYS = DataKeys("00112233445566778899aabbccddeeff", bytes(range(32)))
 
 def test_every_example_is_tested() -> None:
     assert sorted(EXAMPLES) == ["_keys", "hidden paths", "stored artifact", "stored paths"]
+
+
+def test_the_page_says_how_large_the_keys_may_be() -> None:
+    assert f"only ever replaced by a swap. It has at most {MAX_KEYS >> 20} MiB." in PAGE
 
 
 def test_the_keys_are_opened_as_the_page_says(tmp_path: Path) -> None:

@@ -11,6 +11,7 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from pyspark_checkpointer.errors import CorruptionError
 from pyspark_checkpointer.manifests.signatures_json import (
     LINE_SIZE,
+    MAX_SIGNERS,
     SIGNERS,
     Header,
     Signer,
@@ -47,6 +48,10 @@ def sign(key: Ed25519PrivateKey, header: Header, path: str, content: bytes) -> b
 
 def test_every_example_is_tested() -> None:
     assert sorted(EXAMPLES) == ["_latest", SIGNERS, stored_path(MANIFEST)]
+
+
+def test_the_page_says_how_large_the_list_may_be() -> None:
+    assert f"only ever replaced by a swap. It has at most {MAX_SIGNERS >> 20} MiB." in PAGE
 
 
 @pytest.mark.parametrize(
