@@ -252,20 +252,24 @@ async def _make_room(attempt: CheckpointAttempt, failure: BaseException | None) 
         await _delete_unseen(attempt, [object_paths.manifest(attempt.id), *attempt.uploader.paths])
 
 
-async def discard(attempt: CheckpointAttempt, operators: Iterable[str]) -> None:
+async def discard(attempt: CheckpointAttempt, operators: Iterable[str], known: Iterable[str] = ()) -> None:
     """Delete what was written for an attempt that failed.
 
-    Also what tasks wrote to some operators, of which only a listing knows. What a task writes later stays for a
-    cleanup. Does nothing while the attempt may go on, as it does in the parent of a forked process.
+    `known` are objects that tasks are known to have written. They go first: of what else tasks wrote to some operators
+    only a listing knows, which may be refused or take long. What a task writes later stays for a cleanup. Does nothing
+    while the attempt may go on, as it does in the parent of a forked process.
     """
     if attempt.state not in (AttemptState.ABORTED, AttemptState.FAILED):
         return
-    store, paths = attempt.session.store, [*attempt.uploader.paths]
+    store, manifest = attempt.session.store, object_paths.manifest(attempt.id)
+    if paths := [*attempt.uploader.paths, *known]:
+        await _delete_unseen(attempt, [manifest, *paths])
+    written: list[str] = []
     for operator in operators:
         entries = await store.list(object_paths.artifacts(operator))
-        paths += [entry.path for entry in entries if object_paths.owner(entry.path) == attempt.id]
-    if paths:
-        await _delete_unseen(attempt, [object_paths.manifest(attempt.id), *paths])
+        written += [entry.path for entry in entries if object_paths.owner(entry.path) == attempt.id]
+    if written:
+        await _delete_unseen(attempt, [manifest, *written])
 
 
 async def _delete_unseen(attempt: CheckpointAttempt, paths: list[str]) -> None:

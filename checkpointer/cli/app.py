@@ -162,7 +162,8 @@ def checkpointer(context: click.Context) -> None:
     """Look at a Spark job's checkpoints, verify them, keep them, and go back to them.
 
     Every verb takes the ROOT of a store, and --json for scripts. Only `rollback`, `rewind`, `repair`, `encrypt`,
-    `rekey --rewrite` and the first `signers --owner` stop a running job, and `rewind` refuses one that it sees running.
+    `rekey --rewrite`, the first `signers --owner` and the `--revoke` of its key stop a running job, and `rewind`
+    refuses one that it sees running.
     """
     # To stderr and with a status: a script that left the verb out must not take the help for a result.
     if context.invoked_subcommand is None:

@@ -258,10 +258,10 @@ class BatchAttempt:
         with suppress(CheckpointError, TimeoutError):
             self.checkpoint.abort()
             # No cleanup may delete what this batch wrote before the next one is committed. A full disk would stay full,
-            # and a job that fails at each restart would fill it. Tasks write to tables and partitions, not to maps. The
-            # rows that functions emitted are among it.
+            # and a job that fails at each restart would fill it. Tasks write to tables and partitions, not to maps.
             names = self.used_names - self.run.maps.keys()
-            run_sync(asyncio.wait_for(discard(self.checkpoint.attempt, names), DISCARD_SECONDS))
+            work = discard(self.checkpoint.attempt, names, self._take_emitted())
+            run_sync(asyncio.wait_for(work, DISCARD_SECONDS))
 
     def _end_reads(self) -> None:
         """Remove what only DataFrames of this batch read.
@@ -270,9 +270,13 @@ class BatchAttempt:
         removed now.
         """
         destroy(self.operations.broadcasts)
-        for table in (*self.tables.values(), *self.dropped_tables):
-            with suppress(CheckpointError):
-                table.discard_emitted()
+        with suppress(CheckpointError, TimeoutError):
+            if paths := self._take_emitted():
+                run_sync(asyncio.wait_for(self.run.client.session.store.delete(paths), DISCARD_SECONDS))
+
+    def _take_emitted(self) -> list[str]:
+        """Return the objects with rows that functions emitted to the callback."""
+        return [path for table in (*self.tables.values(), *self.dropped_tables) for path in table.take_emitted()]
 
     def _warn_of_unused_names(self) -> None:
         """Log the names of the last checkpoint that the first batch of a run did not use.

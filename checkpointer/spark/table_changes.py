@@ -16,7 +16,6 @@ from pyspark_checkpointer.client._sync import Checkpointer
 from pyspark_checkpointer.compaction import all_compactions, compactions_left, table_compactions
 from pyspark_checkpointer.errors import IllegalArgumentError, InvalidStateError
 from pyspark_checkpointer.manifests.model import Chain
-from pyspark_checkpointer.runtime import run_sync
 from pyspark_checkpointer.spark.application import Application
 from pyspark_checkpointer.spark.apply_task import ApplyTask
 from pyspark_checkpointer.spark.arguments import (
@@ -258,14 +257,10 @@ class TableChanges:
         self._hints.early = self._jobs.compact_early(self._known_version(), most)
         return self._hints.early.cost
 
-    def discard_emitted(self) -> None:
-        """Remove the objects with rows that functions emitted.
-
-        The batch has ended, and nobody may read these rows now.
-        """
+    def take_emitted(self) -> list[str]:
+        """Return the objects with rows that functions emitted, for their deletion at the end of the batch."""
         paths, self._emitted = self._emitted, []
-        if paths:
-            run_sync(self._jobs.client.session.store.delete(paths))
+        return paths
 
     def close(self) -> None:
         """Refuse further operations: the table was dropped."""

@@ -4,6 +4,7 @@ No store repeats a swap by itself.
 """
 
 import asyncio
+import time
 
 from pyspark_checkpointer.errors import (
     CheckpointError,
@@ -32,6 +33,9 @@ After that its outcome is called unknown.
 
 FIRST_PAUSE = 0.2
 """Seconds before a failed swap is sent again. Each further pause is five times as long, up to `LONGEST_PAUSE`."""
+
+PATIENCE = 120.0
+"""Seconds after which a swap is not sent again: a store may take long to give no answer."""
 
 LONGEST_PAUSE = 5.0
 """Seconds of the longest pause. All pauses together are half a minute.
@@ -75,7 +79,10 @@ async def swap_until_decided(store: Store, path: str, data: bytes, expected: str
     undecided: CheckpointError | None = None
     unconfirmed = False
     refused = False
+    started = time.monotonic()
     for sent in range(MAX_SENDS):
+        if time.monotonic() - started > PATIENCE:
+            break
         # The store failed, and shows no effect of it. Sent again at once, the swap would fail again.
         if isinstance(undecided, RetryableError):
             await asyncio.sleep(min(FIRST_PAUSE * 5 ** (sent - 1), LONGEST_PAUSE))

@@ -149,6 +149,28 @@ def test_rows_that_functions_emitted_go_in_the_same_time(
         assert objects(place) == before
 
 
+def test_rows_that_functions_emitted_go_also_where_the_store_lists_nothing(
+    place: Place, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Their paths are known; what else tasks wrote only a listing tells."""
+    place.batch(0, given((1, 0)))
+    store, emitted = place.client.session.store, list[str]()
+
+    def callback(state: State) -> None:
+        state.table("t", ["k"], num_partitions=2).upsert(place.frame(given((1, 1))))
+        emitted.append(object_paths.pack("t", state._attempt.checkpoint.attempt.id, sha256(b"emitted"), "parquet"))
+        run_sync(store.put(emitted[0], b"emitted"))
+        state._attempt.tables["t"]._emitted.extend(emitted)
+        monkeypatch.setattr(type(store), "list", refuse)
+        raise ValueError("on purpose")
+
+    with pytest.raises(ValueError, match="on purpose"):
+        run(place, callback)
+    monkeypatch.undo()
+    assert emitted
+    assert not set(emitted) & objects(place)
+
+
 def test_a_forked_child_leaves_the_batch_of_its_parent_alone(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
     state = place.begin(0)
     state.table("t", ["k"], num_partitions=2).upsert(place.frame(given((1, 0))))

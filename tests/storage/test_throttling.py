@@ -6,12 +6,13 @@ from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from email.utils import formatdate
 from itertools import count, pairwise
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 from pyspark_checkpointer import Checkpointer
-from pyspark_checkpointer.errors import CheckpointError, RetryableError, ThrottlingError
+from pyspark_checkpointer.errors import CheckpointError, DependencyError, RetryableError, ThrottlingError
 from pyspark_checkpointer.runtime import run_sync
 from pyspark_checkpointer.storage import Store, cloud, compare_and_swap, open_store
 from pyspark_checkpointer.storage.compare_and_swap import UndecidedError, swap_until_decided
@@ -133,6 +134,26 @@ def test_no_swap_sleeps_for_long_while_the_store_is_well_again(monkeypatch: pyte
         run_sync(swap_until_decided(store, "x", b"mine", None, 100))
     assert max(pauses) <= 5
     assert sum(pauses) >= 20, "an outage of that length is waited for"
+
+
+def test_a_swap_is_not_sent_for_ever_to_a_store_that_does_not_answer(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each send takes the whole time limit of a request, and the old version can be read meanwhile."""
+    now = 0.0
+    monkeypatch.setattr(compare_and_swap, "time", SimpleNamespace(monotonic=lambda: now))
+    monkeypatch.setattr(compare_and_swap, "FIRST_PAUSE", 0.0)
+    faults, sends = Faults(), count(1)
+
+    def hang(_: object) -> None:
+        nonlocal now
+        now += 60
+        next(sends)
+        raise DependencyError("x: no answer within 60 s")
+
+    faults.call(hang, "swap", times=compare_and_swap.MAX_SENDS)
+    store = FaultyStore(MemoryStore(f"memory://{uuid.uuid4().hex}"), faults)
+    with pytest.raises(UndecidedError):
+        run_sync(swap_until_decided(store, "x", b"mine", None, 100))
+    assert next(sends) - 1 == 3
 
 
 @pytest.mark.parametrize("lands", [True, False])
