@@ -200,3 +200,6 @@ def slice_bytes(artifacts: Iterable[Artifact]) -> tuple[int, int]:
     slices = {(artifact.path, artifact.offset, artifact.length): artifact.kind for artifact in artifacts}
     snapshots = sum(length for (_, _, length), kind in slices.items() if kind == SNAPSHOT)
     return snapshots, sum(length for _, _, length in slices) - snapshots
+
+
+__all__ = ["CommitMetrics", "OperatorMetrics", "Requests", "RestoreMetrics"]

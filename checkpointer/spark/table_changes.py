@@ -258,7 +258,10 @@ class TableChanges:
         return self._hints.early.cost
 
     def take_emitted(self) -> list[str]:
-        """Return the objects with rows that functions emitted, for their deletion at the end of the batch."""
+        """Return the objects with rows that functions emitted.
+
+        The batch has ended, and they are to be deleted.
+        """
         paths, self._emitted = self._emitted, []
         return paths
 
