@@ -39,7 +39,7 @@ class Operations:
     def __init__(self, batch_id: int) -> None:
         self.failure: BaseException | None = None
         self.broadcasts: list[Any] = []
-        """What operations broadcast for DataFrames that are read until the batch ends."""
+        """Broadcasts that operations made for DataFrames, which are read until the batch ends."""
         self._batch_id = batch_id
         self._changed = threading.Condition()
         """Guards the fields below; notified when an operation ends."""

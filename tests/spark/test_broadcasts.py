@@ -1,4 +1,4 @@
-"""What is broadcast for a batch is gone after it: PySpark keeps a file of each on the driver's disk."""
+"""Destroy the broadcasts of a batch after it: PySpark keeps a file of each on the driver's disk."""
 
 from functools import partial
 from pathlib import Path

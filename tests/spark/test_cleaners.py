@@ -136,7 +136,7 @@ def test_executors_clean_with_the_key_of_a_cleaner(spark: SparkSession, job: Job
 def test_a_fast_job_is_cleaned_eight_times_in_a_grace_period(
     monkeypatch: pytest.MonkeyPatch, grace: timedelta, most: int
 ) -> None:
-    """What comes sooner retires nothing, and costs as much."""
+    """Skip a cleanup that comes sooner: it would retire nothing, and cost as much."""
     cleaned: list[float] = []
     now = [1000.0]
 

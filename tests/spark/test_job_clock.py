@@ -85,7 +85,7 @@ def warned(place: Place, state: State, caplog: pytest.LogCaptureFixture) -> list
 def test_a_job_that_no_longer_moves_its_clock_is_told_once_in_a_run(
     place: Place, kind: str, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """As after a rollback to code that does not know of the clock yet: nothing would ever expire again."""
+    """Warn after a rollback to code that does not know of the clock yet: nothing would ever expire again."""
 
     def use(state: State) -> None:
         if kind == "table":

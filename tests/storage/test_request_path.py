@@ -174,7 +174,7 @@ def test_a_store_that_refuses_at_once_is_waited_for_as_long_as_clouds_ask_for_le
 def test_the_log_tells_that_a_store_keeps_refusing(
     caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Of the many requests of a commit the first one tells it."""
+    """Tell it by the first of the many requests of a commit."""
     monkeypatch.setattr(request_path, "wait_random_exponential", lambda **_: lambda state: 2.0)
     error = ThrottlingError("root/x: slow down")
     inner, time = Faulty(error, error, error), Time()
