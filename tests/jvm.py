@@ -104,9 +104,11 @@ def make() -> None:
             "PYSPARK_PYTHON": sys.executable,
             "PYSPARK_SUBMIT_ARGS": f'--driver-java-options "{dump}" pyspark-shell',
         }
-        subprocess.run(
-            [sys.executable, "-c", PROGRAM], cwd=folder, env=environment, timeout=MAKING_SECONDS, capture_output=True
-        )
+        program = [sys.executable, "-c", PROGRAM]
+        try:
+            subprocess.run(program, cwd=folder, env=environment, timeout=MAKING_SECONDS, capture_output=True)
+        except subprocess.TimeoutExpired:
+            print(f"Archive of Spark's classes: not made within {MAKING_SECONDS} s; Java loads them as always")
         if (folder / "made.jsa").exists():
             (folder / "made.jsa").rename(path)
         shutil.rmtree(folder)
