@@ -51,6 +51,11 @@ class UndecidedError(Exception):
     """
 
 
+def pause_before(sent: int) -> float:
+    """Return the seconds to wait before a swap that failed `sent` times."""
+    return min(FIRST_PAUSE * 5 ** (sent - 1), LONGEST_PAUSE)
+
+
 async def find_object(store: Store, path: str, limit: int) -> Blob | None:
     """Return the object, or None where there is none."""
     try:
@@ -85,7 +90,7 @@ async def swap_until_decided(store: Store, path: str, data: bytes, expected: str
             break
         # The store failed, and shows no effect of it. Sent again at once, the swap would fail again.
         if isinstance(undecided, RetryableError):
-            await asyncio.sleep(min(FIRST_PAUSE * 5 ** (sent - 1), LONGEST_PAUSE))
+            await asyncio.sleep(pause_before(sent))
         try:
             return Blob(data, await store.compare_and_swap(path, data, expected))
         except SwapNotSentError as error:

@@ -4,18 +4,21 @@ Several writers write at the same time. The proof is made once, when a root is c
 longer one.
 """
 
+import asyncio
 import secrets
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 
 from pyspark_checkpointer.errors import CheckpointError, RetryableError, StoreRefusedError
 from pyspark_checkpointer.storage.base import PROBE, UNFENCED, ObjectExistsError, PreconditionFailedError, Store
+from pyspark_checkpointer.storage.compare_and_swap import MAX_SENDS, PATIENCE, pause_before
 from pyspark_checkpointer.storage.contest import WRITERS, hold_contest, swap_patiently
 from pyspark_checkpointer.storage.registry import Reach
 from pyspark_checkpointer.storage.url import parse
 
-ATTEMPTS = 3
-"""The number of attempts at the proof, if the store does not answer."""
+ATTEMPTS = MAX_SENDS
+"""The number of attempts at the proof, if the store does not answer: an outage is waited for as by a commit."""
 
 # One object, which all writers create and then swap: 32 requests, in about the time of four. A hundred rounds take
 # 1,600 requests and some seconds, on Google Cloud nearly a minute. They are for `checkpointer doctor`.
@@ -36,23 +39,31 @@ async def probe(store: Store) -> None:
     """
     if not store.fencing:
         return
-    for attempt in range(ATTEMPTS):
-        path = f"{PROBE}{secrets.token_hex(16)}"
-        try:
-            await try_conditions(store, path)
-            if parse(store.url).kind.reach is Reach.CLOUD:
-                await _try_writers(store)
-        except RetryableError:
-            # A swap is one attempt; under a new name the whole proof can be begun again.
-            if attempt == ATTEMPTS - 1:
-                raise
-        else:
-            return
-        finally:
-            # An object that stays behind has a name that nobody else uses, and does no harm. The result of the proof
-            # counts more.
-            with suppress(CheckpointError):
-                await store.delete([path])
+    paths: list[str] = []
+    started = time.monotonic()
+    try:
+        # A swap is one attempt; under a new name the whole proof can be begun again.
+        for attempt in range(1, ATTEMPTS + 1):
+            paths.append(f"{PROBE}{secrets.token_hex(16)}")
+            try:
+                await _try_all(store, paths[-1])
+                break
+            except RetryableError as error:
+                if attempt == ATTEMPTS or time.monotonic() - started > PATIENCE:
+                    raise
+                await asyncio.sleep(max(error.pause or 0.0, pause_before(attempt)))
+    finally:
+        # An object that stays behind has a name that nobody else uses, and does no harm. The result of the proof
+        # counts more.
+        with suppress(CheckpointError):
+            await store.delete(paths)
+
+
+async def _try_all(store: Store, path: str) -> None:
+    """Try the conditions alone and, on a server, among several writers."""
+    await try_conditions(store, path)
+    if parse(store.url).kind.reach is Reach.CLOUD:
+        await _try_writers(store)
 
 
 async def _try_writers(store: Store) -> None:

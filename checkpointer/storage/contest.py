@@ -13,7 +13,7 @@ from typing import Any, TypeVar
 
 from pyspark_checkpointer.errors import CheckpointError, RetryableError, ThrottlingError
 from pyspark_checkpointer.storage.base import Blob, PreconditionFailedError, Store
-from pyspark_checkpointer.storage.compare_and_swap import find_object
+from pyspark_checkpointer.storage.compare_and_swap import find_object, pause_before
 
 T = TypeVar("T")
 
@@ -152,17 +152,18 @@ async def _fight(stores: Sequence[Store], path: str, rounds: int, contest: Conte
 async def swap_patiently(store: Store, path: str, data: bytes, expected: str | None, *, must_win: bool = True) -> str:
     """Swap, and swap again where the store asks for a lower rate.
 
-    Some stores take one write of an object in a second. Raises as `compare_and_swap` does. A throttled attempt may
-    still have taken effect, so that the next attempt is refused. Where the swap must win, such a refusal proves
-    nothing, and the `ThrottlingError` is raised.
+    Some stores take one write of an object in a second. A store that does not say how long to wait is waited for as by
+    a commit. Raises as `compare_and_swap` does. A throttled attempt may still have taken effect, so that the next
+    attempt is refused. Where the swap must win, such a refusal proves nothing, and the `ThrottlingError` is raised.
     """
     throttled: ThrottlingError | None = None
-    for _ in range(_MAX_SENDS):
+    for sent in range(_MAX_SENDS):
+        if throttled is not None:
+            await asyncio.sleep(pause_before(sent) if throttled.pause is None else throttled.pause)
         try:
             return await store.compare_and_swap(path, data, expected)
         except ThrottlingError as error:
             throttled = error
-            await asyncio.sleep(error.pause or 0)
         except PreconditionFailedError as error:
             raise (throttled if must_win and throttled else error) from None
     assert throttled is not None

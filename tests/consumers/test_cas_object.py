@@ -45,6 +45,7 @@ from pyspark_checkpointer.runtime.host import SystemHost
 from pyspark_checkpointer.storage import open_store
 from pyspark_checkpointer.storage.base import Blob, PreconditionFailedError, Store
 from pyspark_checkpointer.storage.compare_and_swap import MAX_SENDS
+from pyspark_checkpointer.storage.conditional_write_check import ATTEMPTS
 from pyspark_checkpointer.storage.memory.store import MemoryStore
 from pyspark_checkpointer.testing.faults import Faults
 from pyspark_checkpointer.testing.store import FaultyStore
@@ -463,9 +464,7 @@ def test_a_store_that_ignores_conditions_is_refused_before_the_first_object(url:
 
 def test_a_store_that_could_not_be_proved_is_proved_the_next_time(url: str) -> None:
     one = User(MemoryStore(url))
-    one.faults.fail("put")
-    one.faults.fail("put", times=2)
-    one.faults.fail("put", times=3)
+    one.faults.fail("put", times=ATTEMPTS)
     with pytest.raises(DependencyError):
         one.change(add)
     assert one.change(add) == 1

@@ -1,24 +1,29 @@
 """Servers that ask for less, and that decide between writers at the same time: 503, Retry-After, 409 beside 412."""
 
+import asyncio
 import time
 import uuid
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from email.utils import formatdate
 from itertools import count, pairwise
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 from pyspark_checkpointer import Checkpointer
+from pyspark_checkpointer.consumers.eventhub import CheckpointStore
+from pyspark_checkpointer.consumers.journal import Journal
 from pyspark_checkpointer.errors import CheckpointError, DependencyError, RetryableError, ThrottlingError
 from pyspark_checkpointer.runtime import run_sync
 from pyspark_checkpointer.storage import Store, cloud, compare_and_swap, open_store
 from pyspark_checkpointer.storage.compare_and_swap import UndecidedError, swap_until_decided
-from pyspark_checkpointer.storage.conditional_write_check import try_conditions
+from pyspark_checkpointer.storage.conditional_write_check import probe, try_conditions
 from pyspark_checkpointer.storage.contest import WRITERS, hold_contest
 from pyspark_checkpointer.storage.memory.store import MemoryStore
+from pyspark_checkpointer.testing.crashes import injected
 from pyspark_checkpointer.testing.faults import Faults
 from pyspark_checkpointer.testing.store import FaultyStore
 from tests.storage.conftest import Place
@@ -154,6 +159,52 @@ def test_a_swap_is_not_sent_for_ever_to_a_store_that_does_not_answer(monkeypatch
     with pytest.raises(UndecidedError):
         run_sync(swap_until_decided(store, "x", b"mine", None, 100))
     assert next(sends) - 1 == 3
+
+
+@pytest.mark.parametrize("error", [DependencyError, ThrottlingError])
+def test_the_proof_of_conditional_writes_waits_as_long_as_a_commit(
+    monkeypatch: pytest.MonkeyPatch, error: type[DependencyError]
+) -> None:
+    """The first commit of a root, and each first position, need it. An outage of 10 ms failed them."""
+    pauses: list[float] = []
+
+    async def note(seconds: float) -> None:
+        pauses.append(seconds)
+
+    monkeypatch.setattr(compare_and_swap, "FIRST_PAUSE", 0.2)
+    monkeypatch.setattr(asyncio, "sleep", note)
+    faults = Faults()
+    faults.fail("swap", times=1000, error=error)
+    with pytest.raises(error):
+        run_sync(probe(FaultyStore(MemoryStore(f"memory://{uuid.uuid4().hex}"), faults)))
+    assert max(pauses) <= 5
+    assert 20 <= sum(pauses) <= 120
+
+
+def test_what_comes_first_outlasts_what_a_commit_outlasts(tmp_path: Path) -> None:
+    def commit(root: str) -> None:
+        with Checkpointer(root) as ck:
+            ck.begin(epoch=1).commit()
+
+    def update(root: str, partition: str = "0") -> None:
+        position = {"fully_qualified_namespace": "a", "eventhub_name": "b", "consumer_group": "c"}
+        with CheckpointStore(root) as store:
+            store.update_checkpoint({**position, "partition_id": partition, "offset": "1", "sequence_number": 1})
+
+    def keep(root: str) -> None:
+        with Journal(f"{root}/journal.yml"):
+            pass
+
+    update(str(tmp_path / "positions"))
+    for job, root in (
+        (commit, "commits"),
+        (keep, "journals"),
+        (update, "first"),
+        (lambda root: update(root, "1"), "positions"),  # a new partition, in a new process
+    ):
+        with injected(Faults()) as faults:
+            faults.fail("swap", times=compare_and_swap.MAX_SENDS - 1)
+            job(str(tmp_path / root))
 
 
 @pytest.mark.parametrize("lands", [True, False])
