@@ -8,6 +8,7 @@ from unittest import mock
 from pyspark_checkpointer import storage as stores
 from pyspark_checkpointer.errors import IllegalArgumentError
 from pyspark_checkpointer.storage import compare_and_swap, request_path
+from pyspark_checkpointer.testing.fault_kinds import refuse_coroutine
 from pyspark_checkpointer.testing.faults import Faults
 from pyspark_checkpointer.testing.store import FaultyStore
 
@@ -77,7 +78,8 @@ def crash_points(run: Job, new_root: Callable[[], str], setup: Job | None = None
 
     Raises:
         Exception: The job, or `setup`, raised it without any fault.
-        IllegalArgumentError: The job opened no store, or used one that was open before.
+        IllegalArgumentError: The job opened no store, or used one that was open before; or it or `setup` is a coroutine
+            function.
 
     Examples:
         >>> import tempfile
@@ -93,8 +95,7 @@ def crash_points(run: Job, new_root: Callable[[], str], setup: Job | None = None
     requests = _play(run, new_root(), setup, Faults())
     if not requests:
         raise IllegalArgumentError(
-            "the job made no request of a store: it must open what it uses itself, and be a function that returns when "
-            "it is done, not a coroutine"
+            "the job made no request of a store: it must open what it uses itself, and return when it is done"
         )
     for number in range(1, requests + 1):
         for after in (False, True):
@@ -114,7 +115,7 @@ def crash_points(run: Job, new_root: Callable[[], str], setup: Job | None = None
 def _play(run: Job, root: str, setup: Job | None, faults: Faults) -> int:
     """Run the job on a root. Return how many requests it made."""
     if setup is not None:
-        setup(root)
+        refuse_coroutine(setup(root), "setup")
     with injected(faults):
-        run(root)
+        refuse_coroutine(run(root), "the job")
     return len(faults.requests)

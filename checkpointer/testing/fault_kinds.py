@@ -4,17 +4,28 @@ Each is a function that is called in place of sending the request.
 """
 
 import asyncio
+import inspect
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import replace
 from typing import Any
 
-from pyspark_checkpointer.errors import CheckpointError, DependencyError
+from pyspark_checkpointer.errors import CheckpointError, DependencyError, IllegalArgumentError
 from pyspark_checkpointer.storage.base import Blob
 from pyspark_checkpointer.testing.requests import Fault, Request, Send
 
 Action = Callable[[Request], object]
 """A function of a test, called in a thread with the request that it is to act at."""
+
+
+def refuse_coroutine(returned: object, whose: str) -> None:
+    """Raise `IllegalArgumentError` for a coroutine: nobody awaits it, so nothing was done."""
+    if inspect.iscoroutine(returned):
+        returned.close()
+        raise IllegalArgumentError(
+            f"{whose} returned a coroutine, which would not be awaited: give a function that returns when it is done, "
+            "as with asyncio.run"
+        )
 
 
 def through(fault: Fault, send: Send) -> Send:
@@ -25,15 +36,18 @@ def through(fault: Fault, send: Send) -> Send:
 def calling(action: Action, after: bool) -> Fault:
     """Return a fault that calls `action` before or after the request is sent."""
 
-    async def fault(request: Request, send: Send) -> Any:
+    async def act(request: Request) -> None:
         # In a thread: the action may wait, as a gate does, and the event loop has to serve other requests meanwhile.
+        refuse_coroutine(await asyncio.to_thread(action, request), "the action")
+
+    async def fault(request: Request, send: Send) -> Any:
         if not after:
-            await asyncio.to_thread(action, request)
+            await act(request)
         try:
             return await send(request)
         finally:  # a request that is refused was answered too
             if after:
-                await asyncio.to_thread(action, request)
+                await act(request)
 
     return fault
 

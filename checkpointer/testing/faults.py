@@ -197,7 +197,8 @@ class Faults:
             times: As in `apply`.
 
         Raises:
-            IllegalArgumentError: `action` is a coroutine function, or as in `apply`.
+            IllegalArgumentError: `action` is a coroutine function, or as in `apply`. The request raises it where
+                `action` returns a coroutine.
 
         Examples:
             >>> seen = []

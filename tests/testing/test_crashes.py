@@ -1,14 +1,16 @@
 """The fixtures as users have them: a job is killed at every place, and the test checks what a restart finds."""
 
 import time
+import uuid
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 
 from pyspark_checkpointer import Checkpointer, KeyedState
-from pyspark_checkpointer.errors import DependencyError, OutcomeUnknownError
+from pyspark_checkpointer.errors import DependencyError, IllegalArgumentError, OutcomeUnknownError
 from pyspark_checkpointer.testing import CrashError, CrashPoint, Faults, injected
+from pyspark_checkpointer.testing import crash_points as crash_points_of
 
 EVENTS = ["a", "b", "a", "c"]
 
@@ -117,3 +119,18 @@ def test_the_fixtures_come_with_one_line(pytester: pytest.Pytester) -> None:
         """
     )
     pytester.runpytest_subprocess("-p", "no:cacheprovider").assert_outcomes(passed=2)
+
+
+def fresh() -> str:
+    return f"memory://{uuid.uuid4().hex}"
+
+
+async def waits(root: str) -> None:
+    """Does what is never awaited."""
+
+
+def test_coroutines_are_refused() -> None:
+    with pytest.raises(IllegalArgumentError, match="the job returned a coroutine"):
+        next(crash_points_of(waits, fresh))
+    with pytest.raises(IllegalArgumentError, match="setup returned a coroutine"):
+        next(crash_points_of(count_events, fresh, lambda root: waits(root)))

@@ -21,7 +21,7 @@ from pyspark_checkpointer.errors import (
 from pyspark_checkpointer.runtime import run_sync
 from pyspark_checkpointer.storage import ObjectNotFoundError, open_store
 from pyspark_checkpointer.storage.base import PreconditionFailedError
-from pyspark_checkpointer.testing import CrashError, Faults, FaultyStore, injected
+from pyspark_checkpointer.testing import CrashError, Faults, FaultyStore, Request, injected
 from tests.conftest import Root
 
 
@@ -162,6 +162,25 @@ def test_a_stale_listing_does_not_know_what_a_swap_made(plain: FaultyStore) -> N
 def test_a_script_of_what_cannot_happen_is_refused(script: Callable[[], object]) -> None:
     with pytest.raises(IllegalArgumentError):
         script()
+
+
+class Waits:
+    async def __call__(self, request: Request) -> None:
+        """Does what is never awaited."""
+
+
+async def waits(request: Request) -> None:
+    """Does what is never awaited."""
+
+
+@pytest.mark.parametrize("after", [False, True])
+@pytest.mark.parametrize("action", [Waits(), lambda request: waits(request)])
+def test_an_action_that_would_not_be_awaited_is_refused(
+    plain: FaultyStore, action: Callable[[Request], object], after: bool
+) -> None:
+    plain.faults.call(action, "put", after=after)
+    with pytest.raises(IllegalArgumentError, match="returned a coroutine"):
+        run_sync(plain.put("a", b"1"))
 
 
 def test_a_torn_write_leaves_its_beginning() -> None:
