@@ -66,6 +66,11 @@ class _Rule:
         return self.nth <= self.seen < self.nth + self.times
 
 
+def _noted(request: Request) -> Request:
+    """Return what is kept of a request: a long test may write more than fits into memory."""
+    return replace(request, data=b"") if request.kind == "put" else request
+
+
 class Faults:
     """The faults to come, and the requests so far.
 
@@ -106,6 +111,7 @@ class Faults:
         if seed is None and (rate, failures) != (DEFAULT_RATE, FAILURES):
             raise IllegalArgumentError("rate and failures are of random faults: give a seed")
         self.requests: list[Request] = []
+        """The requests so far, of puts without their data."""
         self._rules: list[_Rule] = []
         self.dead = False
         """True if the process has died; then no request is served any more."""
@@ -497,7 +503,7 @@ class Faults:
         # order.
         with self._lock:
             request = replace(request, number=len(self.requests) + 1)
-            self.requests.append(request)
+            self.requests.append(_noted(request))
             faults = [rule.fault for rule in self._rules if rule.matches(request)]
             if self._random is not None and self._random.random() < self._rate:
                 faults.append(self._by_chance(self._random))
@@ -509,7 +515,7 @@ class Faults:
             answer = await send(sent)
             # Listings can be stale about a new object, and not about one that is only replaced.
             if sent.kind in ("put", "delete") or (sent.kind == "swap" and sent.expected is None):
-                self._effects.append(sent)
+                self._effects.append(_noted(sent))
             return answer
 
         # Before any fault: what the dead send is not even delayed.

@@ -3,6 +3,7 @@
 import asyncio
 import inspect
 import re
+import sys
 import uuid
 from collections.abc import Callable
 from pathlib import Path
@@ -181,6 +182,20 @@ def test_an_action_that_would_not_be_awaited_is_refused(
     plain.faults.call(action, "put", after=after)
     with pytest.raises(IllegalArgumentError, match="returned a coroutine"):
         run_sync(plain.put("a", b"1"))
+
+
+def test_what_was_written_is_counted_and_not_kept(plain: FaultyStore) -> None:
+    """A long test with a seed ran out of memory."""
+    data = bytes(1000)
+    kept = sys.getrefcount(data)
+    run_sync(plain.put("a", data))
+    run_sync(plain.put("b", data))
+    assert [request.size for request in plain.faults.requests] == [1000, 1000]
+    assert sys.getrefcount(data) == kept
+    assert not any(request.data for request in plain.faults.requests)
+    run_sync(plain.delete(["a"]))
+    plain.faults.stale_listing(lag=1)
+    assert [(entry.path, entry.size) for entry in run_sync(plain.list(""))] == [("a", 1000), ("b", 1000)]
 
 
 def test_a_torn_write_leaves_its_beginning() -> None:
