@@ -1,5 +1,6 @@
 """Kill a job before and after each request that it makes of a store."""
 
+from asyncio import CancelledError
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -77,9 +78,9 @@ def crash_points(run: Job, new_root: Callable[[], str], setup: Job | None = None
         setup: A function of a root, which prepares it. It meets no faults.
 
     Raises:
-        Exception: The job, or `setup`, raised it without any fault.
-        IllegalArgumentError: The job opened no store, or used one that was open before; or it or `setup` is a coroutine
-            function.
+        Exception: The job, or `setup`, raised it without any fault, the first time or later.
+        IllegalArgumentError: The job opened no store, used one that was open before, or died at no request; `new_root`
+            returned a root twice; or the job or `setup` is a coroutine function.
 
     Examples:
         >>> import tempfile
@@ -91,31 +92,47 @@ def crash_points(run: Job, new_root: Callable[[], str], setup: Job | None = None
         >>> all(point.died for point in points)
         True
     """
+    roots: set[str] = set()
+
+    def prepared() -> str:
+        root = new_root()
+        if root in roots:
+            raise IllegalArgumentError(f"new_root returned {root} twice: the job would find what it left there before")
+        roots.add(root)
+        if setup is not None:
+            refuse_coroutine(setup(root), "setup")
+        return root
+
     # The first time nothing fails: it counts the requests.
-    requests = _play(run, new_root(), setup, Faults())
+    requests = _play(run, prepared(), Faults())
     if not requests:
         raise IllegalArgumentError(
             "the job made no request of a store: it must open what it uses itself, and return when it is done"
         )
+    died = False
     for number in range(1, requests + 1):
         for after in (False, True):
-            root, faults = new_root(), Faults()
+            root, faults = prepared(), Faults()
             error: BaseException | None = None
             faults.crash(number, after=after)
             try:
-                _play(run, root, setup, faults)
-            # That is the person at the keyboard, who wants to end the test and not one job of it.
-            except KeyboardInterrupt:
-                raise
-            except BaseException as ended:  # also SystemExit: a job may end its process
+                _play(run, root, faults)
+            # A job may end its process, or be cancelled. What else is no `Exception` is meant for the test, such as the
+            # timeout of a test and the person at the keyboard.
+            except (Exception, SystemExit, CancelledError) as ended:
+                if not faults.dead:
+                    raise
                 error = ended
+            died = died or faults.dead
             yield CrashPoint(root, number, after, faults.dead, error)
+    if not died:
+        raise IllegalArgumentError(
+            "the job died at no request: it must open what it uses itself, and make the same requests each time"
+        )
 
 
-def _play(run: Job, root: str, setup: Job | None, faults: Faults) -> int:
+def _play(run: Job, root: str, faults: Faults) -> int:
     """Run the job on a root. Return how many requests it made."""
-    if setup is not None:
-        refuse_coroutine(setup(root), "setup")
     with injected(faults):
         refuse_coroutine(run(root), "the job")
     return len(faults.requests)

@@ -1,6 +1,6 @@
 """Provide fixtures for pytest.
 
-In a `conftest.py`: `pytest_plugins = ["pyspark_checkpointer.testing.plugin"]`.
+In the `conftest.py` at the top: `pytest_plugins = ["pyspark_checkpointer.testing.plugin"]`.
 """
 
 import itertools

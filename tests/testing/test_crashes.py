@@ -1,5 +1,6 @@
 """The fixtures as users have them: a job is killed at every place, and the test checks what a restart finds."""
 
+import itertools
 import time
 import uuid
 from collections.abc import Callable, Iterator
@@ -125,6 +126,54 @@ def fresh() -> str:
     return f"memory://{uuid.uuid4().hex}"
 
 
+def commit(client: Checkpointer) -> None:
+    with client.begin() as cp:
+        cp.snapshot("op", 0, b"1")
+
+
+def second_time(
+    act: Callable[[], object], then: Callable[[str], object] = lambda root: None
+) -> Callable[[str], object]:
+    """Return a function that acts like `then` once, and fails by itself from the second time on."""
+    times = itertools.count(1)
+    return lambda root: act() if next(times) > 1 else then(root)
+
+
+def open_port_again() -> None:
+    raise FileExistsError("made the first time")
+
+
+def test_an_error_of_the_setup_is_told_whenever_it_comes() -> None:
+    """It was taken for the death of the job, and the restart then ran on an empty root: a test of nothing passed."""
+    with pytest.raises(FileExistsError):
+        list(crash_points_of(count_events, fresh, second_time(open_port_again)))
+
+
+def test_an_error_of_a_job_that_did_not_die_is_told_whenever_it_comes() -> None:
+    with pytest.raises(FileExistsError):
+        list(crash_points_of(second_time(open_port_again, count_events), fresh))
+
+
+def test_each_point_needs_a_root_of_its_own(tmp_path: Path) -> None:
+    with pytest.raises(IllegalArgumentError, match=r"new_root returned .*/same twice"):
+        list(crash_points_of(count_events, lambda: str(tmp_path / "same")))
+
+
+def test_a_job_that_dies_nowhere_is_refused() -> None:
+    """After the first time it uses what is open, or has nothing to do."""
+    clients = list[Checkpointer]()
+
+    def cached(root: str) -> None:
+        if not clients:
+            clients.append(Checkpointer(root))
+        commit(clients[0])
+
+    with pytest.raises(IllegalArgumentError, match="died at no request"):
+        list(crash_points_of(cached, fresh))
+    with pytest.raises(IllegalArgumentError, match="died at no request"):
+        list(crash_points_of(second_time(lambda: Checkpointer(fresh()), count_events), fresh))
+
+
 async def waits(root: str) -> None:
     """Does what is never awaited."""
 
@@ -134,3 +183,26 @@ def test_coroutines_are_refused() -> None:
         next(crash_points_of(waits, fresh))
     with pytest.raises(IllegalArgumentError, match="setup returned a coroutine"):
         next(crash_points_of(count_events, fresh, lambda root: waits(root)))
+
+
+def test_what_ends_a_test_ends_it_also_within_a_job() -> None:
+    """A job that goes on after each error never ends; a timeout of pytest raises this, and was taken for a death."""
+
+    def run(root: str) -> None:
+        try:
+            count_events(root)
+        except CrashError:
+            pytest.fail("timed out")
+
+    with pytest.raises(pytest.fail.Exception):
+        next(crash_points_of(run, fresh))
+
+
+def test_a_job_may_end_its_process() -> None:
+    def run(root: str) -> None:
+        try:
+            count_events(root)
+        except CrashError:
+            raise SystemExit(1) from None
+
+    assert all(isinstance(point.error, SystemExit) for point in crash_points_of(run, fresh))
