@@ -93,7 +93,7 @@ class RetryingStore(WrappedStore):
         super().__init__(inner)
         self._attempts = attempts
         self._patience = patience
-        self._wait = wait_random_exponential(multiplier=FIRST_PAUSE, max=longest, min=0.02)
+        self._longest = longest
         self._sleep = sleep
         self._clock = clock
         self._told = -TOLD_SECONDS
@@ -181,6 +181,9 @@ class RetryingStore(WrappedStore):
             # Nearly all requests have returned by now, and have not paid for the machinery of retries below.
             first: list[RetryableError] = [error]
 
+        # Made for each request, so that a store of a test has its pauses again when the test ends.
+        growing = wait_random_exponential(multiplier=FIRST_PAUSE, max=self._longest, min=0.02)
+
         async def attempt() -> T:
             if first:
                 raise first.pop()
@@ -188,7 +191,7 @@ class RetryingStore(WrappedStore):
 
         def wait(state: RetryCallState) -> float:
             error = state.outcome.exception() if state.outcome is not None else None
-            return max(self._wait(state), getattr(error, "pause", None) or 0.0)
+            return max(growing(state), getattr(error, "pause", None) or 0.0)
 
         def is_over(state: RetryCallState) -> bool:
             # The coming pause counts too, so that no request is sent after the patience is over.

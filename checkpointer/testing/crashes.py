@@ -1,14 +1,16 @@
 """Kill a job before and after each request that it makes of a store."""
 
+import threading
 from asyncio import CancelledError
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
+from typing import Any
 from unittest import mock
 
 from pyspark_checkpointer import storage as stores
 from pyspark_checkpointer.errors import IllegalArgumentError
-from pyspark_checkpointer.storage import compare_and_swap, request_path
+from pyspark_checkpointer.storage import Store, compare_and_swap, request_path
 from pyspark_checkpointer.testing.fault_kinds import refuse_coroutine
 from pyspark_checkpointer.testing.faults import Faults
 from pyspark_checkpointer.testing.store import FaultyStore
@@ -39,15 +41,35 @@ class CrashPoint:
     """The exception that ended the job; None if the job ended normally."""
 
 
+@dataclass(slots=True, eq=False)
+class _Block:
+    """A block of `injected` that has begun and not ended."""
+
+    faults: Faults
+    opened: bool = False
+    """True if a store was opened in it."""
+
+
+_blocks: list[_Block] = []
+"""The blocks of the process, in the order in which they began. They may end in any order, as threads let them."""
+_patches = ExitStack()
+"""What is replaced while there are blocks."""
+_lock = threading.Lock()
+
+
 @contextmanager
 def injected(faults: Faults) -> Iterator[Faults]:
-    """Let every store that this process opens meet these faults.
+    """Let every store that this process opens in the block meet these faults.
 
-    They end with the block. Stores of other processes, such as Spark's executors, meet none. What fails is tried again
-    at once: there is no outage to wait for.
+    They end with the block; a process that died in it stays dead. Stores that were opened before meet none, nor do
+    those of other processes, such as Spark's executors. What fails is tried again at once: there is no outage to wait
+    for.
 
     Args:
         faults: The faults.
+
+    Raises:
+        IllegalArgumentError: Faults were told, and no store was opened that could meet them.
 
     Examples:
         >>> from pyspark_checkpointer.testing import Faults, injected
@@ -57,14 +79,40 @@ def injected(faults: Faults) -> Iterator[Faults]:
         >>> "_latest" in faults.paths("swap")
         True
     """
-    opened = stores.open_root
-    # Every store is opened by this one function, whoever asks: clients, copies of them, and targets of an export.
-    with (
-        mock.patch.object(stores, "open_root", lambda *args: FaultyStore(opened(*args), faults)),
-        mock.patch.object(request_path, "FIRST_PAUSE", 0.0),
-        mock.patch.object(compare_and_swap, "FIRST_PAUSE", 0.0),
-    ):
+    block = _Block(faults)
+    with _lock:
+        if not _blocks:
+            _replace_open_root()
+        _blocks.append(block)
+    try:
         yield faults
+        if faults.told and not (block.opened or faults.requests):
+            raise IllegalArgumentError(
+                "no store was opened in the block of these faults, so nothing can meet them: open the client in it"
+            )
+    finally:
+        with _lock:
+            _blocks.remove(block)
+            if not _blocks:
+                _patches.close()
+        faults.end()
+
+
+def _replace_open_root() -> None:
+    """Wrap each store that is opened in the faults of all blocks, and let nothing wait before it is sent again."""
+    open_root = stores.open_root
+
+    def open_faulty(*args: Any) -> Store:
+        store = open_root(*args)
+        for block in tuple(_blocks):
+            block.opened = True
+            store = FaultyStore(store, block.faults)
+        return store
+
+    # Every store is opened by this one function, whoever asks: clients, copies of them, and targets of an export.
+    _patches.enter_context(mock.patch.object(stores, "open_root", open_faulty))
+    _patches.enter_context(mock.patch.object(request_path, "FIRST_PAUSE", 0.0))
+    _patches.enter_context(mock.patch.object(compare_and_swap, "FIRST_PAUSE", 0.0))
 
 
 def crash_points(run: Job, new_root: Callable[[], str], setup: Job | None = None) -> Iterator[CrashPoint]:

@@ -489,8 +489,24 @@ class Faults:
             >>> faults.clear()
             >>> save(2)
         """
+        self.end()
+        self.dead = False
+
+    def end(self) -> None:
+        """Remove all faults at the end of a block. What died in it stays dead, with all its threads.
+
+        For `injected`.
+        """
         # The dice too: a test that checks a state wants no more faults.
-        self._rules, self.dead, self._random = [], False, None
+        self._rules, self._random = [], None
+
+    @property
+    def told(self) -> bool:
+        """Return whether there are faults to come, by script or by the seed.
+
+        For `injected`.
+        """
+        return bool(self._rules or self._random)
 
     # ---- how a request is served ---------------------------------------------------------------------------------
 

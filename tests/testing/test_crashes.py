@@ -9,8 +9,13 @@ from pathlib import Path
 import pytest
 
 from pyspark_checkpointer import Checkpointer, KeyedState
+from pyspark_checkpointer import storage as stores
 from pyspark_checkpointer.errors import DependencyError, IllegalArgumentError, OutcomeUnknownError
-from pyspark_checkpointer.testing import CrashError, CrashPoint, Faults, injected
+from pyspark_checkpointer.runtime import run_sync
+from pyspark_checkpointer.storage import compare_and_swap, request_path
+from pyspark_checkpointer.storage.memory.store import MemoryStore
+from pyspark_checkpointer.storage.request_path import RetryingStore
+from pyspark_checkpointer.testing import CrashError, CrashPoint, Faults, FaultyStore, injected
 from pyspark_checkpointer.testing import crash_points as crash_points_of
 
 EVENTS = ["a", "b", "a", "c"]
@@ -168,7 +173,7 @@ def test_a_job_that_dies_nowhere_is_refused() -> None:
             clients.append(Checkpointer(root))
         commit(clients[0])
 
-    with pytest.raises(IllegalArgumentError, match="died at no request"):
+    with pytest.raises(IllegalArgumentError, match="no store was opened"):
         list(crash_points_of(cached, fresh))
     with pytest.raises(IllegalArgumentError, match="died at no request"):
         list(crash_points_of(second_time(lambda: Checkpointer(fresh()), count_events), fresh))
@@ -206,3 +211,103 @@ def test_a_job_may_end_its_process() -> None:
             raise SystemExit(1) from None
 
     assert all(isinstance(point.error, SystemExit) for point in crash_points_of(run, fresh))
+
+
+def test_faults_end_with_the_block_also_for_clients_that_were_opened_in_it() -> None:
+    with injected(Faults(seed=1, rate=1.0, failures=["delay"])) as faults, Checkpointer(fresh()) as client:
+        commit(client)
+        faults.fail("put", times=10**6)
+        late = faults.late("swap", path="_latest")
+    commit(client)
+    assert late == []
+
+
+def test_a_process_that_died_is_not_revived_by_the_end_of_the_block() -> None:
+    with pytest.raises(CrashError), injected(Faults()) as faults:
+        client = Checkpointer(fresh())
+        faults.crash(1)
+        commit(client)
+    assert faults.dead
+    with pytest.raises(CrashError):
+        commit(client)
+
+
+def test_blocks_may_end_in_any_order() -> None:
+    """Threads and fixtures let them overlap; the first one's faults stayed for the whole process."""
+    before = (stores.open_root, request_path.FIRST_PAUSE, compare_and_swap.FIRST_PAUSE)
+    one, other = injected(Faults()), injected(Faults())
+    first, second = one.__enter__(), other.__enter__()
+    commit(Checkpointer(fresh()))
+    assert first.counts == second.counts != {}
+    one.__exit__(None, None, None)
+    second.forget()
+    first.forget()
+    commit(Checkpointer(fresh()))
+    assert second.counts
+    assert not first.counts
+    assert request_path.FIRST_PAUSE == 0
+    other.__exit__(None, None, None)
+    assert before == (stores.open_root, request_path.FIRST_PAUSE, compare_and_swap.FIRST_PAUSE)
+
+
+def test_pauses_are_back_after_the_block() -> None:
+    """A client that was opened in it had none for ever."""
+    slept: list[float] = []
+
+    async def note(seconds: float) -> None:
+        slept.append(seconds)
+
+    faulty = FaultyStore(MemoryStore(fresh()))
+    with injected(Faults()):
+        store = RetryingStore(faulty, sleep=note)
+    faulty.faults.fail("put", times=9)
+    run_sync(store.put("x", b"1"))
+    assert max(slept) > 0.1
+
+
+def test_faults_that_no_store_can_meet_are_refused() -> None:
+    """A client that was made before the block has opened its store."""
+    with Checkpointer(fresh()) as client:
+        with pytest.raises(IllegalArgumentError, match="no store was opened"), injected(Faults()) as faults:
+            faults.fail(times=10**6)
+            commit(client)
+        with injected(Faults()) as faults:
+            faults.fail(times=10**6)
+            faults.clear()
+            commit(client)
+        with pytest.raises(ZeroDivisionError), injected(Faults()) as faults:
+            faults.fail()
+            _ = 1 / 0
+
+
+def test_the_faults_of_a_test_end_with_it_and_are_refused_where_nothing_meets_them(pytester: pytest.Pytester) -> None:
+    pytester.makeconftest('pytest_plugins = ["pyspark_checkpointer.testing.plugin"]')
+    pytester.makepyfile(
+        """
+        import pytest
+        from pyspark_checkpointer import Checkpointer
+
+        @pytest.fixture(scope="module")
+        def clients():
+            return []
+
+        def commit(client):
+            with client.begin() as cp:
+                cp.snapshot("op", 0, b"1")
+
+        def test_that_opens(checkpoint_root, checkpoint_faults, clients):
+            clients.append(Checkpointer(checkpoint_root))
+            commit(clients[0])
+            checkpoint_faults.fail(times=10**6)
+
+        def test_without_faults(clients):
+            commit(clients[0])
+
+        def test_of_nothing(clients, checkpoint_faults):
+            checkpoint_faults.fail(times=10**6)
+            commit(clients[0])
+        """
+    )
+    result = pytester.runpytest_subprocess("-p", "no:cacheprovider")
+    result.assert_outcomes(passed=3, errors=1)
+    result.stdout.fnmatch_lines(["*test_of_nothing*", "*IllegalArgumentError: no store was opened in the block*"])

@@ -271,4 +271,4 @@ def test_the_guide_names_what_there_is() -> None:
     rows = [line for line in guide.splitlines() if line.startswith("| `")]
     named = {name for row in rows for name in re.findall(r"`([a-z_]+)", row.split("|")[1])}
     offered = {name for name, member in vars(Faults).items() if inspect.isfunction(member) and not name.startswith("_")}
-    assert named == offered - {"serve", "clear", "paths", "forget"}
+    assert named == offered - {"serve", "clear", "end", "paths", "forget"}
