@@ -53,7 +53,7 @@ class UndecidedError(Exception):
 
 def pause_before(sent: int) -> float:
     """Return the seconds to wait before a swap that failed `sent` times."""
-    return min(FIRST_PAUSE * 5 ** (sent - 1), LONGEST_PAUSE)
+    return min(FIRST_PAUSE * 5.0 ** (sent - 1), LONGEST_PAUSE)
 
 
 async def find_object(store: Store, path: str, limit: int) -> Blob | None:
