@@ -83,7 +83,7 @@ RAISE_NOTHING = {
         "Worker.stop",
     ],
     "it only hands Spark what is in memory": ["frame_of"],
-    "its errors are those of the block": ["ShardLeases.renewing", "injected"],
+    "its errors are those of the block": ["ShardLeases.renewing"],
     "users write it, and it raises what they like": [
         *("RecordProcessor.initialize", "RecordProcessor.process_records", "RecordProcessor.lease_lost"),
         *("RecordProcessor.shard_ended", "RecordProcessor.shutdown_requested"),

@@ -99,7 +99,10 @@ def injected(faults: Faults) -> Iterator[Faults]:
 
 
 def _replace_open_root() -> None:
-    """Wrap each store that is opened in the faults of all blocks, and let nothing wait before it is sent again."""
+    """Wrap each store that is opened in the faults of all blocks.
+
+    What fails is sent again without a pause.
+    """
     open_root = stores.open_root
 
     def open_faulty(*args: Any) -> Store:

@@ -19,7 +19,10 @@ Action = Callable[[Request], object]
 
 
 def refuse_coroutine(returned: object, whose: str) -> None:
-    """Raise `IllegalArgumentError` for a coroutine: nobody awaits it, so nothing was done."""
+    """Raise `IllegalArgumentError` for a coroutine.
+
+    Nobody awaits it, so nothing was done.
+    """
     if inspect.iscoroutine(returned):
         returned.close()
         raise IllegalArgumentError(

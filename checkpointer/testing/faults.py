@@ -67,7 +67,10 @@ class _Rule:
 
 
 def _noted(request: Request) -> Request:
-    """Return what is kept of a request: a long test may write more than fits into memory."""
+    """Return what is kept of a request.
+
+    A long test may write more than fits into memory.
+    """
     return replace(request, data=b"") if request.kind == "put" else request
 
 
@@ -493,9 +496,9 @@ class Faults:
         self.dead = False
 
     def end(self) -> None:
-        """Remove all faults at the end of a block. What died in it stays dead, with all its threads.
+        """Remove all faults at the end of a block.
 
-        For `injected`.
+        For `injected`. What died in the block stays dead, with all its threads.
         """
         # The dice too: a test that checks a state wants no more faults.
         self._rules, self._random = [], None
