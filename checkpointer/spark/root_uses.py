@@ -1,6 +1,6 @@
-"""Know which batch uses each root in this process.
+"""Know which run and batch use each root in this process.
 
-A root belongs to one query at a time, and a batch to one call of a decorated function.
+A root belongs to one query and one run of it at a time, and a batch to one call of a decorated function.
 """
 
 import threading
@@ -11,6 +11,7 @@ from pyspark.sql import DataFrame
 from pyspark_checkpointer.errors import InvalidStateError
 from pyspark_checkpointer.manifests.model import Job
 from pyspark_checkpointer.spark.batch import find_query
+from pyspark_checkpointer.spark.query_run import QueryRun
 
 
 class _Use(NamedTuple):
@@ -26,6 +27,22 @@ class _Use(NamedTuple):
 
 _uses: dict[str, _Use] = {}
 """The last use of each root."""
+
+
+class _Run(NamedTuple):
+    """The run of a root, and the decorated function that began it."""
+
+    function: object
+    run_id: str
+    run: QueryRun
+
+
+_runs: dict[str, _Run] = {}
+"""The present run of each root: none before its first batch, and none after a batch that failed.
+
+Only this holds a run, with its maps and connections. A function must not: PySpark holds each function of foreachBatch
+until the process ends.
+"""
 
 _lock = threading.Lock()
 
@@ -70,4 +87,33 @@ def allow_again(root: str, job: Job) -> None:
             _uses[root] = _Use(job.query_id, job.run_id, None)
 
 
-__all__ = ["allow_again", "claim_root", "is_first_call"]
+def find_run(root: str, function: object, run_id: str) -> QueryRun | None:
+    """Return the present run of a root, if this function and query run began it."""
+    found = _runs.get(root)
+    return found.run if found is not None and found[:2] == (function, run_id) else None
+
+
+def begin_run(root: str, function: object, run_id: str, run: QueryRun) -> None:
+    """Make a run the present one of its root, and end the one before it.
+
+    That one may be of another function: in a notebook a function is decorated anew, and what else kept a map of the run
+    before is not made anew.
+    """
+    with _lock:
+        before, _runs[root] = _runs.get(root), _Run(function, run_id, run)
+    if before is not None:
+        before.run.end()
+
+
+def end_run(root: str, run: QueryRun | None = None) -> None:
+    """End a run of a root, or its present one, and let go of it."""
+    with _lock:
+        present = _runs.get(root)
+        if present is not None and run in (None, present.run):
+            del _runs[root]
+            run = present.run
+    if run is not None:
+        run.end()
+
+
+__all__ = ["allow_again", "begin_run", "claim_root", "end_run", "find_run", "is_first_call"]

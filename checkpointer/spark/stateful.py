@@ -34,7 +34,7 @@ from pyspark_checkpointer.spark.connect import is_connect, runs_callbacks
 from pyspark_checkpointer.spark.connect_query import ConnectQuery
 from pyspark_checkpointer.spark.failure import describe
 from pyspark_checkpointer.spark.query_run import QueryRun
-from pyspark_checkpointer.spark.root_uses import allow_again, claim_root, is_first_call
+from pyspark_checkpointer.spark.root_uses import allow_again, begin_run, claim_root, end_run, find_run, is_first_call
 from pyspark_checkpointer.spark.state import Callback, State
 from pyspark_checkpointer.spark.task_client import check_tasks, reduce_by_version
 from pyspark_checkpointer.storage import EncryptionOption, Fencing, SigningOption, own_options
@@ -171,11 +171,6 @@ class StatefulSink:
         self._cleaner = cleaner
         self._classic = classic
         self._connect = connect
-        self._runs: dict[str, QueryRun] = {}
-        """The present run, by its id.
-
-        It is empty before the first batch and after a failed one.
-        """
         # Without the attributes of a callable object: some may have the names of those above.
         functools.update_wrapper(self, callback, updated=())
 
@@ -211,8 +206,7 @@ class StatefulSink:
         # After the first call the batch would look as if Spark repeated it, and the rows of this call would be lost.
         if not is_first_call(root, job):
             # The first call may go on in another thread, with a part of the batch.
-            if run := self._runs.get(job.run_id):
-                run.end()
+            end_run(root)
             raise InvalidStateError(
                 f"{root}: batch {batch_id} came in a second call: give all of its rows to one call. If the first call "
                 "was committed, the rows of the others are missing in it: go back with `checkpointer rewind`"
@@ -228,12 +222,13 @@ class StatefulSink:
 
         A batch that is committed already is skipped.
         """
-        run = self._runs.get(job.run_id) or self._begin_run(batch, job, query)
+        root = self.checkpointer.root
+        run = find_run(root, self, job.run_id) or self._begin_run(batch, job, query)
         job = run.offsets.add_to(job, run.last_job if run.has_committed else None)
         job = carry_gone(run.last_job, job)
         # Spark repeats a batch whose end it did not record. Run again, its changes would count twice.
         if self._is_repeated(run, job):
-            logger.info("%s: batch %d is already committed and is skipped", self.checkpointer.root, batch_id)
+            logger.info("%s: batch %d is already committed and is skipped", root, batch_id)
             drain(batch)
             return
         attempt = None
@@ -241,15 +236,13 @@ class StatefulSink:
             run.allow_changes()
             attempt = BatchAttempt(run, job, run.client.begin_batch(batch_id, job))
             returned = self._callback(batch, batch_id, State(batch.sparkSession, attempt))
-            check_has_run(self.checkpointer.root, returned)
+            check_has_run(root, returned)
             attempt.commit()
         except BaseException:
             # The maps of this run may hold uncommitted changes. So the next call begins a new run, from the committed
             # checkpoint.
-            self._runs.pop(job.run_id, None)
-            if attempt is None:
-                run.end()
-            else:
+            end_run(root, run)
+            if attempt is not None:
                 attempt.abort()
             raise
         # Outside of the try: the batch is committed, and a failure here must not end its run.
@@ -267,9 +260,7 @@ class StatefulSink:
         run = QueryRun(client, client.restore(), offsets)
         check_tasks(client, batch.sparkSession, run.restored)
         # Only after the restore succeeded, so that one that fails leaves the run before as it is.
-        for before in self._runs.values():
-            before.end()
-        self._runs = {job.run_id: run}
+        begin_run(client.root, self, job.run_id, run)
         return run
 
     def _is_repeated(self, run: QueryRun, job: Job) -> bool:
@@ -308,7 +299,7 @@ class StatefulSink:
                 f"{self.checkpointer.root}: stateful(metrics=…) goes to another process in Spark Connect, and cannot "
                 f"be pickled: {error}: give a function that makes what it needs where it is called"
             ) from error
-        return reduce_by_version(self, self.__dict__ | {"_runs": {}, "_metrics": metrics})
+        return reduce_by_version(self, self.__dict__ | {"_metrics": metrics})
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         metrics = state.pop("_metrics")

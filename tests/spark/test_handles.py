@@ -1,7 +1,9 @@
 """What a callback was handed is of use while it runs, on the driver, and nowhere in silence."""
 
+import gc
 import logging
 import pickle
+import weakref
 from typing import Any
 
 import pytest
@@ -40,7 +42,6 @@ def test_a_state_or_a_table_in_a_udf_is_refused(job: Job) -> None:
     for number in range(2):
         job.feed(("a", number))
         job.run(update)
-        update.__dict__["_runs"].clear()
     said = [text for text in refused if "cannot be pickled" in text]
     assert {text.partition(":")[0] for text in said} == {"State", "TableState", "Restored"}
 
@@ -66,7 +67,7 @@ def test_attributes_of_a_callable_object_are_not_those_of_the_sink(job: Job) -> 
 
         def __init__(self) -> None:
             self.checkpointer = Checkpointer(job.root + "-reference")
-            self._callback = self._runs = self._cleaner = self._classic = None
+            self._callback = self._cleaner = self._classic = None
 
         def __call__(self, batch: DataFrame, batch_id: int, state: State) -> None:
             state.map("seen")[batch_id] = True
@@ -119,12 +120,14 @@ def test_a_map_after_its_run_can_be_read_and_not_changed(job: Job) -> None:
     assert isinstance(handle, KeyedState)
 
 
-def test_a_map_of_an_earlier_run_is_of_no_use(job: Job) -> None:
+@pytest.mark.parametrize("function", ["the same", "a new one"])
+def test_a_map_of_an_earlier_run_is_of_no_use(job: Job, function: str) -> None:
+    """In a notebook the cell with the function may be run again before the query is started again."""
     handles = Handles()
     sink = stateful(job.root)(handles)
     for number in range(2):
         job.feed(("a", number))
-        job.run(sink)
+        job.run(sink if function == "the same" else stateful(job.root)(handles))
     first, second = handles.maps
     for call in [*writes(first), *reads(first)]:
         with pytest.raises(InvalidStateError):
@@ -135,6 +138,21 @@ def test_a_map_of_an_earlier_run_is_of_no_use(job: Job) -> None:
         cp.save("seen", first)
     assert repr(first)
     assert dict(second) == {0: True, 1: True}
+
+
+def test_a_process_holds_one_run_of_a_root_however_many_functions_it_decorates(job: Job) -> None:
+    """PySpark holds each function of foreachBatch until the process ends."""
+    runs: list[weakref.ref[Any]] = []
+
+    def update(batch: DataFrame, batch_id: int, state: State) -> None:
+        state.map("seen")[batch_id] = True
+        runs.append(weakref.ref(state._attempt.run))
+
+    for number in range(3):
+        job.feed(("a", number))
+        job.run(stateful(job.root)(update))
+    gc.collect()
+    assert [run() is None for run in runs] == [True, True, False]
 
 
 def test_a_map_of_a_batch_that_failed_is_of_no_use(job: Job) -> None:

@@ -84,7 +84,7 @@ def test_each_batch_hands_its_cost_to_a_callback_on_the_driver(job: Job) -> None
     job.feed(("a", 1), ("b", 2))
     job.feed(("a", 10))
     job.run(update)
-    last = update._runs.popitem()[1].client
+    last = root_uses._runs[update.checkpointer.root].run.client
     last.close()
     restore, *commits = seen
     assert isinstance(restore, RestoreMetrics)
@@ -131,7 +131,7 @@ def test_the_spark_jobs_of_a_table_hold_up_the_batch(job: Job) -> None:
     for _ in range(3):
         job.feed(("a", 1))
     job.run(update)
-    update._runs.popitem()[1].client.close()
+    root_uses._runs[update.checkpointer.root].run.client.close()
     upsert, written, own_work = (record for record in seen if isinstance(record, CommitMetrics))
     for record in (upsert, written):
         assert 0.5 <= record.blocked_seconds <= record.total_seconds
@@ -294,7 +294,7 @@ def test_calls_for_one_batch_at_the_same_time_commit_nothing(job: Job) -> None:
 
         first = InheritableThread(target=noted)
         first.start()
-        while not update._runs:
+        while update.checkpointer.root not in root_uses._runs:
             time.sleep(0.01)
         noted()
         refused.set()
