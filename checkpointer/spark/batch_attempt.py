@@ -48,7 +48,7 @@ class BatchAttempt:
         self.run = run
         self.job = job
         self.checkpoint = checkpoint
-        self.operations = Operations(job.batch_id)
+        self.operations = Operations(run.client.root, job.batch_id)
         self.clock = JobClock(checkpoint.attempt, _time_of(job))
         if not run.has_told_of_clock:
             run.has_told_of_clock = self.clock.warn_if_ahead(run.client.root)
@@ -198,16 +198,12 @@ class BatchAttempt:
         """
         # First of all: an operation that went on would change what is being saved.
         self.operations.end()
-        if (failure := self.operations.failure) is not None:
-            raise InvalidStateError(
-                f"batch {self.job.batch_id}: a state call failed and the callback went on, so the state may be "
-                f"incomplete and was not committed: {type(failure).__name__}: {failure}"
-            ) from failure
+        self._refuse_failed_operations()
         if not self.run.has_committed:
             self._warn_of_unused_names()
         # A thread that outlives the callback must not change a map while it is saved: the change would be in no
         # checkpoint.
-        self.run.refuse_changes()
+        self.run.refuse_changes(self.operations.fail)
         # After that: a run that was ended meanwhile refused changes, and the callback may have swallowed the refusal.
         if self.run.is_ended:
             self.run.end()
@@ -227,6 +223,8 @@ class BatchAttempt:
                 )
             self.checkpoint.save(name, keyed)
         self._finish()
+        # A pool that outlives the callback may have begun more calls since, and others of its calls are saved.
+        self._refuse_failed_operations()
         # What follows is recorded only once the commit succeeded: the next batch is compared with `last_job`.
         self.checkpoint.commit()
         self._end_reads()
@@ -237,6 +235,13 @@ class BatchAttempt:
             if cost := table.compact_early(bytes_left):
                 bytes_left -= cost
                 self.run.note_compacted_early(name)
+
+    def _refuse_failed_operations(self) -> None:
+        if (failure := self.operations.failure) is not None:
+            raise InvalidStateError(
+                f"batch {self.job.batch_id}: a state call failed and the callback went on, so the state may be "
+                f"incomplete and was not committed: {type(failure).__name__}: {failure}"
+            ) from failure
 
     @blocking
     def _finish(self) -> None:

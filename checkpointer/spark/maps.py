@@ -24,12 +24,21 @@ def allow_changes(keyed: KeyedState) -> None:
     keyed.set_guard(None)
 
 
-def refuse_changes(keyed: KeyedState) -> None:
-    """Refuse changes until the next batch.
+def refuse_changes(keyed: KeyedState, note: Callable[[InvalidStateError], None] = lambda error: None) -> None:
+    """Refuse changes until the next batch, and note each refusal.
 
-    The map can be read, and hands out copies of its values.
+    The map can be read, and hands out copies of its values. `note` is called within the operation of the map, so it
+    must not do more than keep the error.
     """
-    keyed.set_guard(_refuse_changes)
+
+    def refuse(operation: Callable[..., Any]) -> None:
+        try:
+            _refuse_changes(operation)
+        except InvalidStateError as error:
+            note(error)
+            raise
+
+    keyed.set_guard(refuse)
 
 
 def refuse_all(keyed: KeyedState) -> None:

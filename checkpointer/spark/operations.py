@@ -3,6 +3,7 @@
 The threads belong to the callback of the batch.
 """
 
+import logging
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -11,6 +12,8 @@ from typing import Any
 
 from pyspark_checkpointer.errors import InvalidStateError
 from pyspark_checkpointer.spark.executors import collecting_broadcasts
+
+logger = logging.getLogger("pyspark_checkpointer")
 
 
 class _Stage(IntEnum):
@@ -33,14 +36,17 @@ class Operations:
     """The operations of one batch: one at a time on each name.
 
     After the batch there are none. An operation that failed makes the batch fail, even where the callback swallows the
-    error: `failure` is the first such error.
+    error: `failure` is the first such error. So does one that is refused before the commit: its thread outlived the
+    callback, and nobody may ask for its error.
     """
 
-    def __init__(self, batch_id: int) -> None:
+    def __init__(self, root: str, batch_id: int) -> None:
         self.failure: BaseException | None = None
         self.broadcasts: list[Any] = []
         """Broadcasts that operations made for DataFrames, which are read until the batch ends."""
+        self._root = root
         self._batch_id = batch_id
+        self._has_told_of_late = False
         self._changed = threading.Condition()
         """Guards the fields below; notified when an operation ends."""
         self._stage = _Stage.OPEN
@@ -58,13 +64,14 @@ class Operations:
         Earlier ones are those that other threads began.
         """
         with self._changed:
-            self._refuse_from(_Stage.ENDED)
+            self._refuse_late()
             # Counted before the wait for the lock, so that `end` waits also for those that wait here.
             self._active += 1
             lock = self._locks.setdefault(name, threading.RLock())
         try:
             with lock:
-                self._refuse_from(_Stage.ABANDONED)  # The batch may have failed while this one waited.
+                if self._stage is _Stage.ABANDONED:  # The batch may have failed while this one waited.
+                    raise self._ended()
                 # The check is inside: what it refuses makes the batch fail too, even where the callback swallows the
                 # error. So does an interrupt that it swallows.
                 try:
@@ -72,7 +79,7 @@ class Operations:
                     with collecting_broadcasts(self.broadcasts):
                         yield
                 except BaseException as error:
-                    self.failure = self.failure or error
+                    self.fail(error)
                     raise
         finally:
             with self._changed:
@@ -81,7 +88,11 @@ class Operations:
 
     def check(self) -> None:
         """Raise `InvalidStateError` once the batch has ended."""
-        self._refuse_from(_Stage.ENDED)
+        self._refuse_late()
+
+    def fail(self, error: BaseException) -> None:
+        """Let the batch fail because of an error that the callback may have swallowed."""
+        self.failure = self.failure or error
 
     def end(self) -> None:
         """Take no more operations, and wait for those that have begun."""
@@ -96,6 +107,21 @@ class Operations:
         """
         self._stage = _Stage.ABANDONED
 
-    def _refuse_from(self, stage: _Stage) -> None:
-        if self._stage >= stage:
-            raise InvalidStateError(f"batch {self._batch_id} has ended: use the state of the current callback")
+    def _refuse_late(self) -> None:
+        """Raise `InvalidStateError` once the batch has ended, and note the refusal."""
+        if self._stage is _Stage.OPEN:
+            return
+        error = self._ended()
+        # Of a batch that was abandoned nothing is committed, and its own failure is the one to report.
+        if self._stage is _Stage.ENDED:
+            self.fail(error)
+            if not self._has_told_of_late:
+                self._has_told_of_late = True
+                logger.error("%s: batch %d: a state call was refused: %s", self._root, self._batch_id, error)
+        raise error
+
+    def _ended(self) -> InvalidStateError:
+        return InvalidStateError(
+            f"batch {self._batch_id} has ended: use the state of the current callback, and join threads before the "
+            "callback returns"
+        )

@@ -1,8 +1,11 @@
 """Carry values of one run of a query from batch to batch."""
 
+from collections.abc import Callable
+
 from pyspark_checkpointer import compaction
 from pyspark_checkpointer.client._sync import Checkpointer
 from pyspark_checkpointer.client._sync_checkpoint import Restored
+from pyspark_checkpointer.errors import InvalidStateError
 from pyspark_checkpointer.keyed.state import KeyedState
 from pyspark_checkpointer.manifests.model import Job
 from pyspark_checkpointer.spark import maps
@@ -51,10 +54,10 @@ class QueryRun:
         for keyed in self._open_maps():
             maps.allow_changes(keyed)
 
-    def refuse_changes(self) -> None:
-        """End a batch: a later change of a map would reach no checkpoint."""
+    def refuse_changes(self, note: Callable[[InvalidStateError], None]) -> None:
+        """End a batch: a later change of a map would reach no checkpoint, and is noted."""
         for keyed in self._open_maps():
-            maps.refuse_changes(keyed)
+            maps.refuse_changes(keyed, note)
 
     def note_compacted_early(self, name: str) -> None:
         """Note that a table was compacted early.

@@ -54,8 +54,8 @@ class State(NotPicklable):
 
     It is the third argument of the function that `stateful` decorates. Its changes are durable before Spark counts the
     batch as done. If the batch fails, nothing changes. Threads of the function may use it together: join them before
-    the function returns. After that this object refuses them. But a map is the same object in all batches of a run, and
-    a thread that still runs changes it in the batch that is running then.
+    the function returns. After that this object refuses them, and a batch that is not committed yet fails. But a map is
+    the same object in all batches of a run, and a thread that still runs changes it in the batch that is running then.
 
     Examples:
         The examples of the methods run in such a function. `batch`, `batch_id` and `state` are its arguments.
