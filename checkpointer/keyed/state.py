@@ -319,7 +319,8 @@ class KeyedState(NotPicklable, MutableMapping[Any, Any]):
     def update(self, other: Any = (), /, **more: Any) -> None:
         """Set pairs.
 
-        The pairs of a dict, list or tuple are set in one change, and so are pairs given by name.
+        The pairs of a dict, list or tuple, and those given by name, are set in one change. If one of them is malformed,
+        none is set.
 
         Args:
             other: A mapping, or pairs.
@@ -336,12 +337,13 @@ class KeyedState(NotPicklable, MutableMapping[Any, Any]):
         """
         if self._owner.guard is not None:  # also where there is nothing to set
             self._owner.guard(Content.assign)
+        pairs = [more]
         if _pairs_exist(other):
-            # In one change: nobody sees a state in which only some of them are set.
-            self._make(step for steps in self._steps(other) for step in steps)
+            pairs = [other, more]
         else:
             super().update(other)  # one by one: what makes the pairs may look at those before
-        self._make(step for steps in self._steps(more) for step in steps)
+        # In one change: nobody sees a state in which only some of them are set.
+        self._make(step for some in pairs for steps in self._steps(some) for step in steps)
 
     def _steps(self, pairs: Any) -> Iterator[Iterator[Step]]:
         """Yield the changes that set pairs that exist already, in batches."""
@@ -360,31 +362,22 @@ class KeyedState(NotPicklable, MutableMapping[Any, Any]):
         """
         left, more = iter(pairs), True
         while more:
-            batch: list[Any] = []
-            try:
-                batch.extend(islice(left, UPDATE_BATCH))
-                more = len(batch) == UPDATE_BATCH
-            finally:  # as in a dict, the pairs before an error are set
-                self._make(steps_to_set(batch, self._partitions, are_held=False))
+            batch = [*islice(left, UPDATE_BATCH)]
+            more = len(batch) == UPDATE_BATCH
+            self._make(steps_to_set(batch, self._partitions, are_held=False))
 
     def _make(self, steps: Iterable[Step], *, clean: bool = True) -> None:
         """Make changes as one change.
 
-        Then drop values that nobody holds, if it is time to `clean`. If a pair or a key is malformed, the changes
-        before it are made, as in a dict.
+        Then drop values that nobody holds, if it is time to `clean`. If a pair or a key is malformed, no change is
+        made.
         """
         gathered: list[Step] = []
-        failure = None
-        try:
-            gather_steps(steps, gathered)
-        except (TypeError, ValueError) as error:
-            failure = error
+        gather_steps(steps, gathered)
         crowded = self._owner.change(Content.make_all, gathered)
         gathered.clear()  # while the list holds them, no value counts as unheld
         for number in crowded if clean else ():
             self._owner.change(Content.drop_unheld, number)
-        if failure is not None:
-            raise failure
 
     def __delitem__(self, key: Any) -> None:
         number, key = place_key(key, self._partitions)

@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from pyspark_checkpointer import KeyedState
+from pyspark_checkpointer.errors import IllegalArgumentError
 from tests.world import World
 
 KEYS = range(1500)
@@ -118,16 +119,45 @@ def test_a_map_that_changes_while_somebody_goes_through_it_gives_each_key_once()
     assert seen == [*KEYS]
 
 
-def test_pairs_may_be_iterators_and_those_before_a_wrong_one_are_set() -> None:
+def test_pairs_may_be_iterators() -> None:
     assert KeyedState([map(str, (1, 2))]) == {"1": "2"}  # type: ignore[list-item]
     state = KeyedState()
     state.update([iter(("a", 1)), ("b", 2)])
     assert state == {"a": 1, "b": 2}
-    with pytest.raises(ValueError, match="unpack"):
-        state.update([("c", 3), ("d", 4, 5), ("e", 6)])
-    with pytest.raises(TypeError):
-        state.update([("f", 7), 8])
-    assert state == {"a": 1, "b": 2, "c": 3, "f": 7}
+
+
+class Code:
+    """A key of a dict that cannot be stored, as a member of an enumeration."""
+
+
+@pytest.mark.parametrize("count", [1, 5000])
+@pytest.mark.parametrize("value", [1, [1]])
+@pytest.mark.parametrize("kind", [dict, OrderedDict, list, tuple])
+def test_an_update_with_a_key_that_cannot_be_stored_sets_nothing(kind: Any, value: Any, count: int) -> None:
+    state = KeyedState({0: 0})
+    pairs = [*((number, value) for number in range(count)), (Code(), value), ("after", value)]
+    with pytest.raises(IllegalArgumentError, match="Code"):
+        state.update(kind(pairs))
+    assert state == {0: 0}
+
+
+@pytest.mark.parametrize(("wrong", "error"), [((4, 5, 6), ValueError), (8, TypeError)])
+def test_an_update_with_a_wrong_pair_sets_nothing(wrong: Any, error: type[Exception]) -> None:
+    state = KeyedState({"a": 0})
+    with pytest.raises(error):
+        state.update([("a", 1), wrong, ("b", 2)], c=3)
+    with pytest.raises(error):  # as in a dict, since what makes the pairs may look at those before
+        state.update(pair for pair in [("d", 4), wrong, ("e", 5)])
+    assert state == {"a": 0, "d": 4}
+
+
+def test_names_are_set_in_one_change_with_the_pairs() -> None:
+    state = KeyedState({"a": 0})
+    with pytest.raises(IllegalArgumentError, match="key"):
+        state.update({"a": 1}, **{"\ud800": 2})
+    assert state == {"a": 0}
+    state.update({"a": 1, "b": 2}, b=3)
+    assert state == {"a": 1, "b": 3}
 
 
 def test_the_last_value_of_a_key_in_one_update_counts_whatever_its_kind() -> None:
