@@ -34,9 +34,9 @@ _cleanups: dict[threading.Thread, str] = {}
 class Cleaner:
     """A cleanup of a root after some of its commits.
 
-    It runs after each commit whose sequence number is a multiple of `every`, but at most `RETIREMENTS_PER_GRACE` times
-    in a grace period: what comes sooner retires nothing, and costs as much. It runs in a thread of its own, one cleanup
-    at a time. Only in Spark Connect does a batch wait for it, for at most `EXIT_SECONDS`.
+    It runs after each `every` commits or batches of the job, but at most `RETIREMENTS_PER_GRACE` times in a grace
+    period: what comes sooner retires nothing, and costs as much. It runs in a thread of its own, one cleanup at a time.
+    Only in Spark Connect does a batch wait for it, for at most `EXIT_SECONDS`.
     """
 
     def __init__(self, client: Client, policy: RetentionPolicy, every: int) -> None:
@@ -46,14 +46,17 @@ class Cleaner:
         self._running: threading.Thread | None = None
         self._cleaned_at: float | None = None
 
-    def after(self, committed: CheckpointId) -> None:
-        """Start a cleanup if it is due after this commit.
+    def after(self, committed: CheckpointId, batch_id: int) -> None:
+        """Start a cleanup if it is due after the commit of a batch.
 
-        The sequence number of the checkpoint decides, so that a job that restarts often is cleaned up too.
+        The numbers of checkpoint and batch decide, so that a job that restarts often is cleaned up too. Commits by hand
+        between the batches may take the multiples among the sequence numbers, and a query that is begun anew each time
+        has no high numbers of batches.
         """
         if self._is_too_soon():
             return
-        if committed.sequence % self._every == 0 and not (self._running and self._running.is_alive()):
+        is_due = committed.sequence % self._every == 0 or (batch_id + 1) % self._every == 0
+        if is_due and not (self._running and self._running.is_alive()):
             # A daemon, as a cleanup must not keep the driver from ending for long.
             cleanup = threading.Thread(target=self._clean, name="checkpointer-clean", daemon=True)
             # The batch is committed, and must not fail where a container has no thread left.

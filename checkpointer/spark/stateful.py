@@ -78,9 +78,9 @@ def stateful(
         fencing: As in `Checkpointer`.
         max_chain: As in `Checkpointer`.
         retention: Which checkpoints to keep. Without it all are kept until another cleanup removes them.
-        clean_every: With `retention`, the number of commits between two cleanups, at least 1. A process makes at most
-            eight of them in a grace period. A cleanup runs beside the next batches; in Spark Connect the batch waits
-            for it, for at most a minute. Its errors are logged, and do not fail the job.
+        clean_every: With `retention`, after how many commits or batches a cleanup begins, at least 1. A process makes
+            at most eight of them in a grace period. A cleanup runs beside the next batches; in Spark Connect the batch
+            waits for it, for at most a minute. Its errors are logged, and do not fail the job.
         metrics: As in `Checkpointer`. Called on the driver. In Spark Connect it is pickled, and called in the process
             of the function.
         encryption: As in `Checkpointer`. Only the driver opens the keys. Its tasks get the opened ones. Spark's own
@@ -247,7 +247,7 @@ class StatefulSink:
             raise
         # Outside of the try: the batch is committed, and a failure here must not end its run.
         if self._cleaner is not None:
-            self._cleaner.after(attempt.checkpoint.id)
+            self._cleaner.after(attempt.checkpoint.id, batch_id)
 
     def _begin_run(self, batch: DataFrame, job: Job, query: ClassicQuery | ConnectQuery) -> QueryRun:
         """Restore the last checkpoint for a new run, and end the run before it.

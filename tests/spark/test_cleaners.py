@@ -6,6 +6,7 @@ import secrets
 import signal
 import subprocess
 import sys
+from collections.abc import Callable
 from datetime import timedelta
 from pathlib import Path
 from types import SimpleNamespace
@@ -149,17 +150,42 @@ def test_a_fast_job_is_cleaned_eight_times_in_a_grace_period(
     one = Cleaner(Checkpointer("memory://fast"), RetentionPolicy(keep_last=1, grace=grace), 100)
     for sequence in range(1, 1001):
         now[0] += 0.06
-        one.after(CheckpointId(sequence, "0" * 8))
+        one.after(CheckpointId(sequence, "0" * 8), sequence - 1)
         one.wait()
     assert len(cleaned) == most
     now[0] += 3600 / 8
-    one.after(CheckpointId(1100, "0" * 8))
+    one.after(CheckpointId(1100, "0" * 8), 1099)
     one.wait()
     assert len(cleaned) == most + 1
     again = pickle.loads(pickle.dumps(one))
-    again.after(CheckpointId(1200, "0" * 8))
+    again.after(CheckpointId(1200, "0" * 8), 1199)
     again.wait()
     assert len(cleaned) == most + 2, "another process has another clock"
+
+
+@pytest.mark.parametrize(
+    ("sequence", "batch_id"),
+    [
+        (lambda day: day, lambda day: day - 1),
+        (lambda day: 2 * day - 1, lambda day: day - 1),  # with one commit by hand after each: none has an even number
+        (lambda day: day, lambda day: 0),  # of another query each day
+    ],
+)
+def test_a_job_of_one_batch_in_each_process_is_cleaned_up_in_whatever_rhythm(
+    sequence: Callable[[int], int], batch_id: Callable[[int], int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cleaned: list[int] = []
+
+    async def clean(session: Any, policy: RetentionPolicy) -> str:
+        cleaned.append(day)
+        return "cleaned"
+
+    monkeypatch.setattr(f"{Cleaner.__module__}.retire_and_sweep", clean)
+    for day in range(1, 301):
+        one = Cleaner(Checkpointer("memory://each-day"), RetentionPolicy(keep_last=1), 100)
+        one.after(CheckpointId(sequence(day), "0" * 8), batch_id(day))
+        one.wait()
+    assert cleaned == [100, 200, 300]
 
 
 def test_a_cleanup_that_failed_is_begun_again_soon(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -172,7 +198,7 @@ def test_a_cleanup_that_failed_is_begun_again_soon(monkeypatch: pytest.MonkeyPat
     monkeypatch.setattr(f"{Cleaner.__module__}.retire_and_sweep", fail)
     one = Cleaner(Checkpointer("memory://failing"), RetentionPolicy(keep_last=1), 100)
     for sequence in (100, 200):
-        one.after(CheckpointId(sequence, "0" * 8))
+        one.after(CheckpointId(sequence, "0" * 8), sequence - 1)
         one.wait()
     assert len(tried) == 2
 
@@ -196,7 +222,7 @@ for epoch in range(4):
     with client.begin(epoch) as cp:
         cp.snapshot("op", 0, b"x")
 made = cleaner.Cleaner(client, RetentionPolicy(keep_last=1, grace=timedelta(0)), 4)
-made.after(cp.id)
+made.after(cp.id, epoch)
 if sys.argv[3:] == ["terminate"]:
     os.kill(os.getpid(), signal.SIGTERM)
 if sys.argv[3:] == ["interrupt"]:
