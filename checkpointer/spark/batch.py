@@ -54,7 +54,8 @@ def identify(batch: DataFrame, batch_id: int) -> Job:
                 "program anew"
             )
         raise IllegalArgumentError(
-            "not called from a streaming query: pass the decorated function to writeStream.foreachBatch(…)"
+            "not called from a streaming query: pass the decorated function to writeStream.foreachBatch(…). If its "
+            "function calls that in a thread, this has to be a pyspark.InheritableThread"
         )
     query = find_query(batch.sparkSession, query_id)
     if query is not None:

@@ -4,6 +4,7 @@ import functools
 import logging
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pandas as pd
@@ -29,6 +30,7 @@ from pyspark_checkpointer.spark import (
     stateful,
 )
 from pyspark_checkpointer.spark.arguments import check_key_columns, check_names
+from pyspark_checkpointer.spark.batch import identify
 from pyspark_checkpointer.spark.executors import share
 from pyspark_checkpointer.spark.failure import FOR_TASKS, NEXT_STEP, describe
 from pyspark_checkpointer.spark.task_client import TaskRoot, check_tasks
@@ -135,6 +137,13 @@ def test_what_is_decorated_wrongly_is_refused_at_once(tmp_path: Path) -> None:
     with pytest.raises(IllegalArgumentError, match=r"storage_options: expected a dict of .*, not str$") as raised:
         stateful("s3://bucket/root", "hidden")  # type: ignore[arg-type]
     assert "hidden" not in str(raised.value)
+
+
+def test_a_call_in_a_thread_without_the_properties_of_its_query_says_how_threads_have_them() -> None:
+    context = SimpleNamespace(getLocalProperty=lambda name: None)
+    batch: Any = SimpleNamespace(sparkSession=SimpleNamespace(sparkContext=context))
+    with pytest.raises(IllegalArgumentError, match=r"not called from a streaming query: .*pyspark\.InheritableThread"):
+        identify(batch, 0)
 
 
 def test_a_function_of_which_a_call_runs_nothing_is_refused(job: Job) -> None:
