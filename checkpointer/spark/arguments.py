@@ -14,7 +14,8 @@ from pyspark.sql.types import ArrayType, DataType, MapType, StructType
 from pyspark.sql.utils import is_remote
 
 from pyspark_checkpointer.errors import IllegalArgumentError
-from pyspark_checkpointer.manifests import object_paths
+from pyspark_checkpointer.manifests import codecs, object_paths
+from pyspark_checkpointer.manifests.model import Operator
 from pyspark_checkpointer.spark.versions import is_interval, is_variant, parse_schema
 from pyspark_checkpointer.table.expiry import Expire
 from pyspark_checkpointer.table.schema import RESERVED_NAMES, Combine
@@ -29,6 +30,23 @@ class TableDefinition:
     combine: Mapping[str, Combine] | None = None
     schema: StructType | str | None = None
     expire: Expire | None = None
+
+
+_FOUND = {
+    "map": "a map of that name: state.map({!r})",
+    "table": "a table of that name: state.table({!r}, key=…)",
+    "bytes": "partitions of bytes of that name: state.partition({!r}, …)",
+}
+"""What a state has by a name, and how it is opened."""
+
+
+def refuse_other_kind(wanted: str, name: str, known: Operator | None) -> None:
+    """Raise where a state has something else by the name of a map or table."""
+    if known is not None and (kind := codecs.kind_of(known)) != wanted:
+        raise IllegalArgumentError(
+            f"{wanted} {name!r}: the state has {_FOUND[kind].format(name)}; for a {wanted} take another name, or leave "
+            f"that out once: state.drop({name!r})"
+        )
 
 
 def check_frame(call: str, given: Any) -> DataFrame:

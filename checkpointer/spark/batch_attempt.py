@@ -18,12 +18,12 @@ from pyspark_checkpointer.checkpoint.metering import Meter, blocking
 from pyspark_checkpointer.client._sync_checkpoint import Checkpoint
 from pyspark_checkpointer.errors import CheckpointError, IllegalArgumentError, InvalidStateError
 from pyspark_checkpointer.keyed.state import DEFAULT_MAP_PARTITIONS, KeyedState
-from pyspark_checkpointer.manifests import codecs, object_paths
+from pyspark_checkpointer.manifests import object_paths
 from pyspark_checkpointer.manifests.map_expiry import micros
 from pyspark_checkpointer.manifests.model import Job
 from pyspark_checkpointer.runtime import run_sync
 from pyspark_checkpointer.spark import maps
-from pyspark_checkpointer.spark.arguments import TableDefinition
+from pyspark_checkpointer.spark.arguments import TableDefinition, refuse_other_kind
 from pyspark_checkpointer.spark.executors import destroy
 from pyspark_checkpointer.spark.job_clock import JobClock
 from pyspark_checkpointer.spark.operations import Operations
@@ -87,14 +87,8 @@ class BatchAttempt:
             raise IllegalArgumentError(f"map {name!r}: a table of this job has that name")
         self.used_names.add(name)
         keyed = run.maps.get(name)
-        # A name is that of a map, of a table or of partitions of bytes, so another one must not be opened as a map.
-        known = self.checkpoint.attempt.operator(name)
-        if keyed is None and known is not None and (kind := codecs.kind_of(known)) != "map":
-            what = f"a table of that name: state.table({name!r}, key=…)"
-            if kind == "bytes":
-                what = f"partitions of bytes of that name: state.partition({name!r}, …)"
-            raise IllegalArgumentError(f"map {name!r}: the state has {what}")
         if keyed is None:
+            refuse_other_kind("map", name, self.checkpoint.attempt.operator(name))
             restored = run.restored
             # A map that this run dropped begins empty, although the checkpoint that the run began with still has it.
             if restored is not None and name in restored.operators and name not in run.dropped:
@@ -128,6 +122,7 @@ class BatchAttempt:
             raise IllegalArgumentError(f"table {name!r}: a map of this job has that name")
         if name in self.tables:
             raise IllegalArgumentError(f"table {name!r}: was opened in this batch already: use what that returned")
+        refuse_other_kind("table", name, self.checkpoint.attempt.operator(name))
         self.used_names.add(name)
         hints = run.table_hints.setdefault(name, TableHints())
         changes = TableChanges(spark, run.client, self.checkpoint.attempt, name, definition, self.clock, hints)

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from pyspark_checkpointer import Checkpointer
-from pyspark_checkpointer.errors import InvalidStateError
+from pyspark_checkpointer.errors import IllegalArgumentError, InvalidStateError
 from pyspark_checkpointer.keyed.state import KeyedState
 from pyspark_checkpointer.spark import maps
 from tests.proof.plain_spark import new_state
@@ -102,3 +102,31 @@ def test_a_batch_of_a_run_that_was_ended_is_not_committed() -> None:
     restored = client.copy().restore()
     assert restored is not None
     assert restored.keyed("m").to_dict() == {"a": 1}
+
+
+@pytest.mark.parametrize(
+    ("name", "wanted", "found"),
+    [
+        ("m", "table", "a map of that name: state.map('m')"),
+        ("b", "table", "partitions of bytes of that name: state.partition('b', …)"),
+        ("b", "map", "partitions of bytes of that name: state.partition('b', …)"),
+    ],
+)
+def test_a_name_that_the_state_has_otherwise_is_refused_with_a_way_out(name: str, wanted: str, found: str) -> None:
+    client = Checkpointer(f"memory://{uuid.uuid4().hex}")
+    with client.begin() as cp:
+        cp.save("m", KeyedState({"a": 1}))
+        cp.snapshot("b", 0, b"x")
+    state = new_state(client, client.restore(), 1)
+
+    def open_it() -> Any:
+        return state.map(name) if wanted == "map" else state.table(name, ["key"])
+
+    with pytest.raises(IllegalArgumentError) as refused:
+        open_it()
+    assert str(refused.value) == (
+        f"{wanted} '{name}': the state has {found}; for a {wanted} take another name, or leave that out once: "
+        f"state.drop('{name}')"
+    )
+    state.drop(name)
+    open_it()
