@@ -151,6 +151,22 @@ def check_runs(where: str, function: object) -> None:
         raise IllegalArgumentError(f"{where}: was given a coroutine or generator function: {_PLAIN}")
 
 
+def takes(function: Callable[..., object], arguments: int) -> bool:
+    """Return whether a function can be called with so many arguments.
+
+    Only its own signature counts: a wrapper may give more arguments to what it wraps.
+    """
+    try:
+        signature = inspect.signature(function, follow_wrapped=False)
+    except (TypeError, ValueError):  # of a function that is not written in Python
+        return True
+    try:
+        signature.bind(*range(arguments))
+    except TypeError:
+        return False
+    return True
+
+
 def check_has_run(where: str, returned: object) -> None:
     """Refuse what a function returned if nothing of the function has run.
 

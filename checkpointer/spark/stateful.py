@@ -25,7 +25,7 @@ from pyspark_checkpointer.client._sync import Checkpointer
 from pyspark_checkpointer.client.base import measured_by, metrics_of
 from pyspark_checkpointer.errors import BatchGapError, BatchResetError, IllegalArgumentError, InvalidStateError
 from pyspark_checkpointer.manifests.model import Job
-from pyspark_checkpointer.runtime.user_functions import check_has_run, check_runs
+from pyspark_checkpointer.runtime.user_functions import check_has_run, check_runs, takes
 from pyspark_checkpointer.spark.batch import drain
 from pyspark_checkpointer.spark.batch_attempt import BatchAttempt
 from pyspark_checkpointer.spark.classic_query import ClassicQuery
@@ -165,6 +165,11 @@ class StatefulSink:
                 f"{type(callback).__name__}: write @stateful(root) above it"
             )
         check_runs(f"stateful({client.root!r})", callback)
+        if not takes(callback, 3):
+            raise IllegalArgumentError(
+                f"stateful({client.root!r}): decorates a function that takes batch, batch_id and state: a method has "
+                "to be bound first, as in stateful(root)(self.update)"
+            )
         self.checkpointer = client
         self._callback = callback
         self._on_reset = on_reset

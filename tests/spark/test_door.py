@@ -139,6 +139,27 @@ def test_what_is_decorated_wrongly_is_refused_at_once(tmp_path: Path) -> None:
     assert "hidden" not in str(raised.value)
 
 
+def test_a_method_is_decorated_once_it_is_bound(tmp_path: Path) -> None:
+    """Above a method the decorator is given a function that takes the object too, which no batch has."""
+    decorator = stateful(tmp_path / "root")
+
+    class App:
+        def update(self, batch: DataFrame, batch_id: int, state: State) -> None: ...
+
+    def hidden(function: Any) -> Any:
+        @functools.wraps(function)
+        def call(*given: Any) -> Any:
+            return function(App(), *given)
+
+        return call
+
+    for wrong in (App.update, lambda batch, batch_id: None):
+        with pytest.raises(IllegalArgumentError, match=r"takes .*: .*a method.*stateful\(root\)\(self\.update\)"):
+            decorator(wrong)  # type: ignore[arg-type]
+    for right in (App().update, hidden(App.update), functools.partial(App.update, App()), lambda *given: None, max):
+        decorator(right)  # type: ignore[arg-type]
+
+
 def test_a_call_in_a_thread_without_the_properties_of_its_query_says_how_threads_have_them() -> None:
     context = SimpleNamespace(getLocalProperty=lambda name: None)
     batch: Any = SimpleNamespace(sparkSession=SimpleNamespace(sparkContext=context))
