@@ -566,9 +566,10 @@ class AsyncCheckpointer(AsyncFace):
         rewind is kept as a savepoint. After a failure the same call finishes the work.
 
         Args:
-            spark_checkpoint: The `checkpointLocation` of the query; by default the one that its last checkpoint names.
+            spark_checkpoint: The `checkpointLocation` of the query; by default the one that its last checkpoint names,
+                if that is a folder as the root, or in the same bucket or container, or if the root is signed.
             spark_storage_options: The storage options of `spark_checkpoint`; by default those of the root, if both are
-                on a store of the same kind.
+                of the same service and account.
             to: A live checkpoint, as in `restore`.
             stopped: Say that the query does not run, for a driver that cannot be seen from here. A driver that is seen
                 alive is refused anyway.
@@ -911,11 +912,12 @@ class AsyncCheckpointer(AsyncFace):
             what: A live checkpoint, as in `restore`.
             to_root: A folder or URL that holds no store yet.
             to_spark_checkpoint: An empty folder, or one that does not exist: the `checkpointLocation` of the new query.
-            to_storage_options: The storage options of `to_root`, and of `to_spark_checkpoint` on a store of the same
-                kind.
-            spark_checkpoint: The `checkpointLocation` of the first query; by default the one that the checkpoint names.
-            spark_storage_options: The storage options of `spark_checkpoint`; by default those of this root, if both are
-                on a store of the same kind.
+            to_storage_options: The storage options of `to_root`, and of `to_spark_checkpoint` of the same service and
+                account.
+            spark_checkpoint: The `checkpointLocation` of the first query; by default the one that the checkpoint names,
+                as in `rewind`.
+            spark_storage_options: The storage options of `spark_checkpoint`; by default those of this root, as in
+                `rewind`.
             fencing: The fencing of `to_root`, whatever it is here.
             encryption: The encryption of `to_root`, whatever it is here.
             signing: What `to_root` is signed with, whatever it is here.

@@ -169,7 +169,8 @@ class Client:
         # Imported here: only rewind and fork need it.
         from pyspark_checkpointer.admin.streaming.spark_location import SparkCheckpointLocation
 
-        return SparkCheckpointLocation(fixed(location), options, self._config.storage_options, self._config.fencing)
+        config = self._config
+        return SparkCheckpointLocation(fixed(location), options, config.storage_options, config.fencing, self.is_signed)
 
     @property
     def session(self) -> Session:

@@ -207,9 +207,28 @@ def open_files(
     return open_store(location, storage_options, fencing=conditions)
 
 
+def are_together(url: str | os.PathLike[str], root: str) -> bool:
+    """Return whether `url` is where `root` is.
+
+    Both are folders, or both are in the same bucket, container or server.
+    """
+    there, here = parse(url), parse(root)
+    return (there.kind, there.host, there.account_host) == (here.kind, here.host, here.account_host)
+
+
 def options_near(url: str | os.PathLike[str], root: str, options: Mapping[str, Any] | None) -> Mapping[str, Any] | None:
-    """Return the options of `root` for a `url` on the same kind of store, else None."""
-    return options if parse(url).kind == parse(root).kind else None
+    """Return the options of `root` for a `url` of the same service, else None.
+
+    They hold secrets, which no other account and no other server may get.
+    """
+    there, here = parse(url), parse(root)
+    if there.kind != here.kind:
+        return None
+    # A bucket of a cloud is no server: the same service has all of them. Where one of the two names no account, the
+    # options do.
+    if there.kind.reach is Reach.CLOUD:
+        return options if len({there.account_host, here.account_host} - {None}) < 2 else None
+    return options if there.host == here.host else None
 
 
 __all__ = [
@@ -225,6 +244,7 @@ __all__ = [
     "Store",
     "WriteLeftover",
     "absolute",
+    "are_together",
     "find_keys",
     "fix",
     "fix_signing",

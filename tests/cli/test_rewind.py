@@ -26,6 +26,7 @@ def test_a_dry_run_shows_what_would_change(query: Query, run: Run) -> None:
     assert f"batch {LAST} → 1" in shown.out
     assert "commits/3, commits/2, offsets/4, offsets/3" in shown.out
     assert "Nothing was changed." in shown.out
+    assert str(query.spark) in shown.out
     assert query.files() == before
 
 

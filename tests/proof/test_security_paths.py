@@ -10,25 +10,31 @@ from collections.abc import Callable
 from contextlib import suppress
 from copy import deepcopy
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pyspark_checkpointer import Checkpointer
+from pyspark_checkpointer import Checkpointer, storage
 from pyspark_checkpointer.errors import CheckpointError, IllegalArgumentError
 from pyspark_checkpointer.manifests import object_paths
 from pyspark_checkpointer.manifests.json_text import dump_sealed
 from pyspark_checkpointer.manifests.model import CheckpointId, Json
+from pyspark_checkpointer.storage import Store
 from pyspark_checkpointer.storage.base import check_path
+from pyspark_checkpointer.storage.url import Location
+from tests.admin.streaming.spark_model import LAST, Query, history
 from tests.proof.forgery import Key, Way, copy, forge, putting, read, snapshot, texts, untouched
 from tests.proof.verbs import (
     COMMITTED,
     CONSUMERS,
     READING,
     READING_DAMAGED,
+    REWINDING,
     WRITING,
     command,
+    do_all,
     do_everything,
     every_command,
 )
@@ -184,6 +190,79 @@ def test_a_forged_owner_or_position_can_at_worst_raise(
                         use(str(root))
                 assert "unexpected" not in command("consumers", root).err
             figures["forged records"] += 1
+
+
+def make_query(folder: Path) -> tuple[Path, dict[str, Json]]:
+    """A query that has stopped with Spark ahead, and its last batch as recorded."""
+    root = folder / "root"
+    history(str(root))
+    query = Query(str(root))
+    for batch in (LAST, LAST + 1):
+        query.write(f"commits/{batch}", 'v1\n{"nextBatchWatermarkMs":0}')
+        query.begin()
+    seen: list[dict[str, Json]] = []
+
+    def stop(manifest: dict[str, Json]) -> None:
+        manifest["job"].pop("driver")
+        manifest["job"]["spark"]["gone"] = {"name": "1"}
+        seen.append(manifest["job"])
+
+    forge(root, "manifest", stop)
+    return root, seen[0]
+
+
+@pytest.mark.usefixtures("careless")
+def test_a_forged_batch_can_at_worst_raise(tmp_path: Path, effort: Callable[..., int], figures: Counter[str]) -> None:
+    outside = Path(shutil.copytree(copy(tmp_path / "golden"), tmp_path / "outside"))
+    (outside / "secret").write_text("secret")
+    whole, job = make_query(tmp_path / "whole")
+    assert [*do_all(whole, tmp_path / "aside", REWINDING.values())] == []
+    number = itertools.count()
+    # The place of Spark's files is trusted within the root's own kind (SECURITY.md).
+    for at in (at for at in texts(job) if at != ("spark", "location")):
+        for lie in lies(outside)[: effort(2, 8)]:
+            home = Path(shutil.copytree(whole.parent, tmp_path / f"query{next(number)}"))
+            forge(home / "root", "manifest", putting(("job", "spark", "location"), str(home / "root-spark")))
+            forge(home / "root", "manifest", putting(("job", *at), lie))
+            with untouched(outside):
+                raised = [*do_all(home / "root", home / "aside", REWINDING.values())]
+            figures["forged records"] += 1
+            figures["errors of the tree"] += len(raised)
+
+
+ELSEWHERE = (
+    "memory://elsewhere",
+    "abfss://c@localhost/x",
+    "s3://elsewhere/x",
+    "sftp://elsewhere/x",
+    "http://elsewhere/x",
+)
+
+
+@pytest.mark.usefixtures("careless")
+@pytest.mark.parametrize("place", ELSEWHERE)
+def test_a_forged_place_of_sparks_files_is_never_asked(
+    place: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    root, _ = make_query(tmp_path)
+    forge(root, "manifest", lambda value: value["job"]["spark"].update(location=place))
+    opened: list[str] = []
+    open_root = storage.open_root
+
+    def spy(location: Location, *args: Any) -> Store:
+        opened.append(location.url)
+        return open_root(location, *args)
+
+    monkeypatch.setattr(storage, "open_root", spy)
+    raised = [*do_all(root, tmp_path / "aside", REWINDING.values())]
+    said = [
+        command("rewind", root, "latest", "--dry-run"),
+        command("rewind", root, "latest", "--yes", "--stopped"),
+        command("rewind", root, "--undo", "--yes", "--stopped"),
+        command("fork", root, "latest", tmp_path / "copy", tmp_path / "copy-spark"),
+    ]
+    assert [url for url in opened if not url.startswith(str(tmp_path))] == []
+    assert ["--spark-checkpoint" in text for text in (*map(str, raised), *(one.err for one in said))] == [True] * 8
 
 
 # ---- links -----------------------------------------------------------------------------------------------------------

@@ -2,7 +2,7 @@
 
 import io
 import itertools
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import redirect_stderr, redirect_stdout
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
@@ -179,6 +179,13 @@ WRITING: dict[str, Callable[[Checkpointer, Path], object]] = {
     "repair": lambda ck, aside: ck.repair(SECOND),
     "repair with a loss": lambda ck, aside: ck.repair(SECOND, accept_loss=True, older_partitions=True),
 }
+REWINDING: dict[str, Callable[[Checkpointer, Path], object]] = {
+    "a planned rewind": lambda ck, aside: ck.rewind(to="latest", dry_run=True),
+    "rewind": lambda ck, aside: ck.rewind(to="latest", stopped=True),
+    "undo": lambda ck, aside: ck.undo_rewind(stopped=True),
+    "fork": lambda ck, aside: ck.fork("latest", aside / "copy", aside / "copy-spark"),
+}
+"""What goes on with the files of Spark that the last checkpoint names."""
 COMMANDS: tuple[tuple[str, ...], ...] = (
     ("list", "--sizes"),
     ("show",),
@@ -224,7 +231,14 @@ CHANGING: tuple[tuple[str, ...], ...] = (
 
 def do_everything(root: Path, aside: Path) -> Iterator[CheckpointError]:
     """Do all of it to the root, in turn, with `aside` for what is written elsewhere; what is raised is of the tree."""
-    for number, verb in enumerate(itertools.chain(READING.values(), READING_DAMAGED.values(), WRITING.values())):
+    yield from do_all(root, aside, itertools.chain(READING.values(), READING_DAMAGED.values(), WRITING.values()))
+
+
+def do_all(
+    root: Path, aside: Path, verbs: Iterable[Callable[[Checkpointer, Path], object]]
+) -> Iterator[CheckpointError]:
+    """Do these to the root, in turn; what is raised is of the tree."""
+    for number, verb in enumerate(verbs):
         place = aside / str(number)
         place.mkdir(parents=True)
         with Checkpointer(root) as ck:

@@ -60,12 +60,17 @@ def test_a_root_knows_its_store_and_the_package_that_it_needs(url: str, folder: 
     assert kind.reach is reaches.get(folder, Reach.CLOUD)
 
 
-def test_options_go_along_to_a_root_of_the_same_store() -> None:
+def test_options_go_along_to_what_the_same_service_answers() -> None:
     options = {"key": "x"}
     assert options_near("s3a://b/x", "s3://c/y", options) == options
     assert options_near("gs://b/x", "gcs://c/y", options) == options
-    assert options_near("oss://b/x", "oss://c/y", options) == options
-    assert options_near("oss://b/x", "oci://c/y", options) is None
+    assert options_near("oss://b/x", "oss://b/y", options) == options
+    assert options_near("oss://b/x", "oss://c/y", options) is None
+    assert options_near("oss://b/x", "oci://b/y", options) is None
+    account, other = "acct.dfs.core.windows.net", "other.dfs.core.windows.net"
+    assert options_near(f"abfss://b@{account}/x", f"abfs://c@{account}/y", options) == options
+    assert options_near(f"abfss://b@{account}/x", "abfs://c/y", options) == options
+    assert options_near(f"abfss://b@{other}/x", f"abfs://b@{account}/y", options) is None
     assert options_near("abfs://b/x", "s3://c/y", options) is None
 
 
