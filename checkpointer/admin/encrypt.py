@@ -60,7 +60,8 @@ async def encrypt_root(
 ) -> EncryptedRoot:
     """Encrypt a root of which `session` reads what is not encrypted.
 
-    Raises `InvalidStateError` where the root holds nothing of this library, and where it needs a repair first.
+    Raises `InvalidStateError` where the root holds nothing of this library, where it needs a repair first, and where it
+    was encrypted before and somebody has put a `_latest` there that is not.
     """
     stored, signing = await open_below_signatures(session)
     # Before the keys are made: an empty root that has keys would refuse a client without them.
@@ -86,8 +87,10 @@ async def encrypt_root(
     if signers is not None and signers.data.startswith(ENCRYPTED):
         keys.decrypt(object_paths.SIGNERS, signers.data)  # anybody could write the first bytes
     work = _Encrypting(session.host, stored, None, keys, signing, progress)
-    await work.commit()
-    if is_unfinished:
+    if not is_unfinished:
+        await work.check_committed()
+    else:
+        await work.commit()
         await work.in_place.encrypt_positions()
         # A job may have begun the root meanwhile, in which there were only positions.
         await work.commit()
@@ -167,6 +170,21 @@ class _Encrypting:
             if await self._swap(head):
                 return
         raise ConflictError(f"{self._stored.url}: a job commits all the time: stop it, and call this again")
+
+    async def check_committed(self) -> None:
+        """Check that `_latest` is encrypted, in a root that an earlier call has encrypted.
+
+        One that is not was put there since, by somebody who has no key.
+        """
+        blob = await find_object(self._stored, object_paths.LATEST, SWAP_LIMIT)
+        if blob is None:
+            return
+        if not self.in_place.is_done(object_paths.LATEST, blob):
+            raise InvalidStateError(
+                f"{self._stored.url}/{object_paths.LATEST}: is not encrypted, and the root was encrypted long ago: "
+                "somebody put it there, so nothing was encrypted: keep a copy, then delete it, and repair the root"
+            )
+        self._keys.decrypt(object_paths.LATEST, blob.data)  # anybody could write the first bytes
 
     async def _copy_live(self, head: Head) -> None:
         """Copy every object that a live checkpoint reads."""

@@ -27,6 +27,8 @@ from pyspark_checkpointer.manifests import object_paths
 from pyspark_checkpointer.manifests.model import CheckpointId
 from pyspark_checkpointer.runtime import run_sync
 from pyspark_checkpointer.storage import open_store
+from pyspark_checkpointer.storage.encryption.key_registry import parse_provider
+from pyspark_checkpointer.storage.encryption.root_keys import adopt
 from pyspark_checkpointer.storage.encryption.store import EncryptedStore
 from pyspark_checkpointer.storage.memory.store import MemoryStore
 from pyspark_checkpointer.testing import crash_points
@@ -329,6 +331,22 @@ def test_a_commit_meanwhile_is_part_of_it(key: str) -> None:
     with pytest.raises(UnsupportedFormatError, match="is encrypted"):
         job.restore()
     assert client_of(root, key).restore().id == made[-1]  # type: ignore[union-attr]
+
+
+def test_who_reads_a_root_that_is_being_encrypted_is_told_to_finish_it(key: str) -> None:
+    root = Root(f"memory://{secrets.token_hex(8)}", {}, "memory")
+    fill(client_of(root), partitions=2)
+    with CheckpointManager(root.url) as manager:
+        manager.create_checkpoint_store_if_not_exists()
+        manager.create_all_checkpoints_if_not_exists(["0"])
+    run_sync(adopt(open_store(root.url), parse_provider(key)))
+    manager = CheckpointManager(root.url, encryption=key)
+    for use in (client_of(root, key).restore, lambda: manager.get_checkpoint("0")):
+        with pytest.raises(UnsupportedFormatError, match=r"is not encrypted.*`checkpointer encrypt` was interrupted"):
+            use()
+    client_of(root).encrypt(key)
+    assert client_of(root, key).restore()
+    manager.get_checkpoint("0")
 
 
 def test_a_damaged_object_stops_it_before_the_swap(key: str) -> None:

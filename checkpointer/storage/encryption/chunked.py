@@ -226,9 +226,8 @@ def check_mark(name: str, found: Bytes, mark: bytes) -> None:
             raise UnsupportedFormatError(f"{name}: is encrypted in a form of a newer version: use that version")
         if bytes(found).startswith((b"{", SIGNED)):
             raise UnsupportedFormatError(
-                f"{name}: is not encrypted, as all objects of this root are: `checkpointer encrypt` was interrupted, "
-                "and finishes if it is called again; or somebody replaced it: keep a copy, then delete it, and repair "
-                "the root"
+                f"{name}: is not encrypted, as all objects of this root are: somebody replaced it: keep a copy, then "
+                "delete it, and repair the root"
             )
         raise CorruptionError(f"{name}: is not encrypted, as all objects of this root are: it was damaged")
 

@@ -49,7 +49,7 @@ from pyspark_checkpointer.storage.encryption.keyring import (
 )
 from pyspark_checkpointer.storage.encryption.outer_tags import Finishing
 from pyspark_checkpointer.storage.encryption.stored_names import has_fixed_salt
-from pyspark_checkpointer.storage.encryption.unmoved import may_be_unmoved, refuse_unmoved
+from pyspark_checkpointer.storage.encryption.unmoved import may_be_unmoved, refuse_unadopted, refuse_unmoved
 from pyspark_checkpointer.storage.request_path import refuse_markers
 
 T = TypeVar("T")
@@ -80,10 +80,7 @@ class EncryptedStore(WrappedStore):
         return await self.find_keys() or await self._create_keys()
 
     async def find_keys(self) -> DataKeys | None:
-        """Return the keys of the root; None for a root without keys.
-
-        Such a root has nothing to read.
-        """
+        """Return the keys of the root; None where it has none, and nothing to read."""
         # Several requests at once may all open them. They find the same keys.
         if self._keys is None:
             assert self.provider is not None
@@ -140,6 +137,7 @@ class EncryptedStore(WrappedStore):
         try:
             data = await _compute(len(blob.data), lambda: keys.decrypt(path, blob.data))
         except UnsupportedFormatError:
+            await refuse_unadopted(self.inner, keys.stored_path(path), blob.data)
             raise
         except CorruptionError as error:
             undecryptable = UndecryptableError(str(error))

@@ -7,8 +7,9 @@ anew, or retire what a follower has not read.
 
 import re
 
-from pyspark_checkpointer.errors import InvalidStateError
+from pyspark_checkpointer.errors import InvalidStateError, UnsupportedFormatError
 from pyspark_checkpointer.manifests import object_paths
+from pyspark_checkpointer.manifests.json_text import ENCRYPTED
 from pyspark_checkpointer.storage.base import Store, pages
 from pyspark_checkpointer.storage.encryption.data_keys import DataKeys
 from pyspark_checkpointer.storage.encryption.keyring import UNADOPTED, UNFINISHED, check_generation, find_root_keys
@@ -52,9 +53,22 @@ async def refuse_unmoved(store: Store, keys: DataKeys, prefix: str) -> None:
                 raise InvalidStateError(f"{store.url}/{entry.path}: its name is not hidden yet: {UNADOPTED}")
 
 
+async def refuse_unadopted(store: Store, stored: str, data: bytes) -> None:
+    """Raise `UnsupportedFormatError` for an object that `encrypt` has not reached yet.
+
+    `store` is the root as stored, `stored` the path of the object. In a root that was encrypted completely, somebody
+    without a key put it there: then no error may ask the owner to encrypt it.
+    """
+    if data.startswith(ENCRYPTED):
+        return
+    root = await find_root_keys(store)
+    if root is not None and root.adopting:
+        raise UnsupportedFormatError(f"{stored}: is not encrypted yet: {UNADOPTED}")
+
+
 def _is_plain(path: str) -> bool:
     """Return whether an object below `progress/` has a name that is not hidden."""
     return path == object_paths.FOLLOWERS or object_paths.parse_position_path(path) is not None
 
 
-__all__ = ["may_be_unmoved", "refuse_unmoved"]
+__all__ = ["may_be_unmoved", "refuse_unadopted", "refuse_unmoved"]

@@ -237,6 +237,28 @@ def test_what_is_not_encrypted_is_never_taken_for_state(victim: Victim, place_of
     assert victim.is_safe()
 
 
+def test_a_plain_state_is_not_encrypted_into_an_encrypted_root(victim: Victim) -> None:
+    """No error asks for it, and the command refuses it."""
+    encrypted, other = victim.objects(), f"memory://{secrets.token_hex(8)}"
+    with Checkpointer(other).begin(epoch=9) as cp:
+        cp.save("totals", KeyedState({"planted": 1}))
+    plain = open_store(other, fencing="none")
+    for entry in run_sync(plain.list("")):
+        victim.write(entry.path, run_sync(plain.get(entry.path)).data)
+    planted = victim.objects()
+    with pytest.raises(UnsupportedFormatError, match=r"_latest: is not encrypted.*somebody replaced it") as raised:
+        victim.client().restore()
+    assert "checkpointer encrypt" not in str(raised.value)
+    assert victim.encryption is not None
+    with pytest.raises(InvalidStateError, match=r"_latest: is not encrypted.*somebody.*then delete it, and repair"):
+        victim.client(None).encrypt(victim.encryption)
+    assert victim.objects() == planted
+    victim.write("_latest", encrypted["_latest"])
+    assert victim.client(None).encrypt(victim.encryption).objects == 0
+    assert victim.objects() == encrypted
+    assert victim.is_safe()
+
+
 def test_encryption_does_not_end_with_the_loss_of_the_keys(victim: Victim) -> None:
     keys = victim.objects()[KEYS]
     run_sync(victim.raw.delete([KEYS]))
