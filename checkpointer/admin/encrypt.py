@@ -203,11 +203,11 @@ class _Encrypting:
                 for path in sizes.keys() - begun:
                     begun.add(path)
                     self._total += sizes[path]
-                    await queue.submit_copy(self._copy(path), sizes[path])
+                    await queue.submit_copy(self._copy(path, sizes[path]), sizes[path])
                 live.add(await self._copy_manifest(ref))
             if head.catalog is not None:
                 live.add(head.catalog.path)
-                await self._copy(head.catalog.path)
+                await self._copy(head.catalog.path, metadata.MAX_CATALOG)
             await queue.join()
         finally:
             await queue.cancel()
@@ -236,9 +236,9 @@ class _Encrypting:
         for ref in history.refs_with(head.prepared):
             yield ref, known.get(ref) or await metadata.read_manifest_alone(self._reader, ref)
 
-    async def _copy(self, path: str) -> None:
+    async def _copy(self, path: str, limit: int) -> None:
         """Copy an object whose path holds its digest, which is compared."""
-        data = await read_by_path(self._source, self._host, path)
+        data = await read_by_path(self._source, self._host, path, limit)
         await put_once(self._target, path, data)
         self._copied.add(path)
         await self._count(len(data))
@@ -250,7 +250,8 @@ class _Encrypting:
         name = path if self._signed is None else signatures_json.stored_path(path)
         if path in self._copied:
             return name
-        data = (await self._source.get(name)).data
+        # A signature is a line before it.
+        data = (await self._source.get(name, limit=metadata.MAX_MANIFEST + 4096)).data
         content = data if self._signed is None else signatures_json.decode_signed(name, data).content
         await verify_bytes(self._host, path, content, len(content), ref.digest)
         await metadata.put_as_manifest(self._target, name, ref.id, data)

@@ -37,7 +37,7 @@ async def open_below_signatures(session: Session) -> tuple[Store, Signing | None
     # What an earlier call has committed opens with the new keys alone, and is not signed again.
     if latest is not None and (below is not stored or not latest.data.startswith(ENCRYPTED)):
         try:
-            await signed.get(object_paths.LATEST)
+            await signed.get(object_paths.LATEST, limit=SWAP_LIMIT)
         except StoreRefusedError:
             raise
         except InvalidStateError:

@@ -16,6 +16,7 @@ from pyspark_checkpointer.checkpoint.session import Session
 from pyspark_checkpointer.manifests import object_paths
 from pyspark_checkpointer.manifests.model import Operator
 from pyspark_checkpointer.runtime.host import Progress, tell
+from pyspark_checkpointer.storage.base import SWAP_LIMIT
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,7 +115,7 @@ async def _metadata(session: Session, listing: Listing, known: set[str]) -> dict
     if listing.history.catalog is not None:
         # By the id before the digest: the digest in the path is not at hand here.
         wanted |= {path for path in sizes if path.startswith(f"{object_paths.CATALOGS}{listing.history.catalog.id}.")}
-    sizes[object_paths.LATEST] = len((await session.store.get(object_paths.LATEST)).data)
+    sizes[object_paths.LATEST] = len((await session.store.get(object_paths.LATEST, limit=SWAP_LIMIT)).data)
     return {path: size for path, size in sizes.items() if path in wanted}
 
 

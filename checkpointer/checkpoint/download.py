@@ -30,10 +30,13 @@ async def read_artifact(store: Store, host: Host, artifact: Artifact) -> bytes:
     return data
 
 
-async def read_by_path(store: Store, host: Host, path: str) -> bytes:
-    """Return a whole object by a path that holds its digest, verified."""
+async def read_by_path(store: Store, host: Host, path: str, limit: int | None = None) -> bytes:
+    """Return a whole object by a path that holds its digest, verified.
+
+    One of more than `limit` bytes is refused before it takes memory.
+    """
     digest = object_paths.digest_of(path)
-    data = (await store.get(path)).data
+    data = (await store.get(path, limit=limit)).data
     await verify_bytes(host, path, data, len(data), digest)
     return data
 

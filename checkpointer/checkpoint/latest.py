@@ -159,7 +159,8 @@ async def read_damaged(store: Store) -> tuple[Head, bytes]:
     """Return the readable part of `_latest`, and its bytes.
 
     If the bytes are damaged, the head has only their version, so that a repair can swap on it. A newer format is not
-    damage: it raises `UnsupportedFormatError`. Raises `ObjectRefusedError` where the store shows `_latest` to nobody.
+    damage: it raises `UnsupportedFormatError`. Raises `ObjectRefusedError` where the store shows `_latest` to nobody,
+    and `CorruptionError` where it is too large to be read.
     """
     try:
         blob = await find_object(store, object_paths.LATEST, SWAP_LIMIT)
@@ -167,10 +168,12 @@ async def read_damaged(store: Store) -> tuple[Head, bytes]:
         if error.version is None:
             raise
         return Head(None, error.version), b""
-    except ObjectRefusedError as error:  # there is no version to swap on
-        raise ObjectRefusedError(
-            f"{error}; if the store never shows it again, move `{object_paths.LATEST}` away, and call this again: "
-            "a root without it can be repaired"
+    except UnsupportedFormatError:
+        raise
+    except (ObjectRefusedError, CorruptionError) as error:  # there is no version to swap on
+        raise type(error)(
+            f"{error}; if that does not change, move `{object_paths.LATEST}` away, and call this again: a root without "
+            "it can be repaired"
         ) from None
     try:
         return _decode(blob), b"" if blob is None else blob.data

@@ -10,7 +10,7 @@ from typing import Any
 from pyspark_checkpointer.checkpoint.latest import Head, list_sizes, newest_above
 from pyspark_checkpointer.errors import CheckpointError, CorruptionError, StoreNotFoundError
 from pyspark_checkpointer.manifests import object_paths
-from pyspark_checkpointer.storage import ObjectNotFoundError, Store, open_store, parse
+from pyspark_checkpointer.storage import SWAP_LIMIT, ObjectNotFoundError, Store, open_store, parse
 from pyspark_checkpointer.storage.registry import Reach
 from pyspark_checkpointer.storage.url import above
 
@@ -48,7 +48,7 @@ async def require_store(store: Store, options: Mapping[str, Any] | None) -> None
 
 async def _has_pointer(store: Store) -> bool:
     try:
-        await store.get(object_paths.LATEST)
+        await store.get(object_paths.LATEST, limit=SWAP_LIMIT)
     except ObjectNotFoundError:
         return False
     return True

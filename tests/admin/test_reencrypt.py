@@ -428,10 +428,10 @@ def test_a_copy_that_is_not_there_stops_it_before_the_swap(
     fill(client_of(root, given), partitions=2)
     before, copy, asked = states(client_of(root, given)), getattr(encrypt._Encrypting, step), list[Any]()
 
-    async def copy_all_but_one(work: Any, what: Any) -> Any:
+    async def copy_all_but_one(work: Any, what: Any, *limit: int) -> Any:
         asked.append(what)
         if len(asked) != 2:
-            return await copy(work, what)
+            return await copy(work, what, *limit)
         return None if isinstance(what, str) else object_paths.manifest(what.id)
 
     def work() -> Any:

@@ -30,6 +30,7 @@ from pyspark_checkpointer.errors import (
 from pyspark_checkpointer.manifests import object_paths
 from pyspark_checkpointer.manifests.manifest_json import decode_pointer, encode_pointer
 from pyspark_checkpointer.manifests.model import CheckpointId, Job
+from pyspark_checkpointer.storage.base import SWAP_LIMIT
 from pyspark_checkpointer.storage.memory.store import MemoryStore
 from pyspark_checkpointer.testing.requests import CrashError
 from tests.checkpoint.test_intact import own, spoil
@@ -424,6 +425,21 @@ def test_wherever_a_repair_is_killed_the_newest_stays_the_best_candidate(loss: C
         world.actor().repair("latest" if loss is cut else ids[-1])
         assert world.actor().restore().epoch == 4
         assert [savepoint.name for savepoint in world.actor().savepoints()] == ["a", "b"]
+
+
+@pytest.mark.parametrize("size", [SWAP_LIMIT + 1, 64 << 20])
+def test_a_pointer_that_is_too_large_to_be_read_is_moved_away_first(tmp_path: Path, size: int) -> None:
+    client = Checkpointer(tmp_path)
+    client.begin(epoch=0).commit()
+    ids = [candidate.id for candidate in client.repair_candidates()]
+    with (tmp_path / object_paths.LATEST).open("wb") as file:
+        file.truncate(size)
+    for use in (client.repair_candidates, lambda: client.repair(ids[0])):
+        with pytest.raises(CorruptionError, match=r"_latest: expected at most .*move `_latest` away, and call this"):
+            use()
+    (tmp_path / object_paths.LATEST).unlink()
+    client.repair(ids[0])
+    assert Checkpointer(tmp_path).restore().epoch == 0  # type: ignore[union-attr]
 
 
 def test_a_root_that_is_sound_again_needs_no_repair(world: World) -> None:

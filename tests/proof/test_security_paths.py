@@ -22,9 +22,11 @@ from pyspark_checkpointer.manifests import object_paths
 from pyspark_checkpointer.manifests.json_text import dump_sealed
 from pyspark_checkpointer.manifests.model import CheckpointId, Json
 from pyspark_checkpointer.storage import Store
-from pyspark_checkpointer.storage.base import check_path
+from pyspark_checkpointer.storage.base import Blob, check_path
+from pyspark_checkpointer.storage.local.store import LocalStore
 from pyspark_checkpointer.storage.url import Location
 from tests.admin.streaming.spark_model import LAST, Query, history
+from tests.key_files import make_key
 from tests.proof.forgery import Key, Way, copy, forge, putting, read, snapshot, texts, untouched
 from tests.proof.verbs import (
     COMMITTED,
@@ -308,6 +310,31 @@ def test_reading_writes_nothing(tmp_path: Path) -> None:
     for said in every_command(root):
         assert said.status in (0, 1)
     assert snapshot(root) == before
+
+
+@pytest.mark.usefixtures("careless")
+def test_every_object_is_read_with_a_limit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """One that is far too large takes no memory."""
+    unlimited: list[str] = []
+    get = LocalStore.get
+
+    async def spy(self: LocalStore, path: str, *, limit: int | None = None) -> Blob:
+        if limit is None and not path.startswith("_probe-"):
+            unlimited.append(path)
+        return await get(self, path, limit=limit)
+
+    monkeypatch.setattr(LocalStore, "get", spy)
+    root = copy(tmp_path / "root")
+    for number, (name, verb) in enumerate(READING.items()):
+        (tmp_path / str(number)).mkdir()
+        with Checkpointer(root) as ck:
+            verb(ck, tmp_path / str(number))
+        assert unlimited == [], name
+    for said in every_command(root):
+        assert unlimited == [], said
+    monkeypatch.chdir(tmp_path)
+    assert command("encrypt", root, "--encryption", make_key(tmp_path / "a.key"), "--yes").status == 0
+    assert unlimited == []
 
 
 @pytest.mark.parametrize("name", READING_DAMAGED)
