@@ -6,6 +6,7 @@ import secrets
 import threading
 from collections.abc import Callable
 from contextlib import suppress
+from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -27,7 +28,7 @@ from pyspark_checkpointer.errors import (
     StoreRefusedError,
 )
 from pyspark_checkpointer.manifests import object_paths
-from pyspark_checkpointer.manifests.keys_json import KEYS, decode_keys
+from pyspark_checkpointer.manifests.keys_json import KEYS, decode_keys, encode_keys
 from pyspark_checkpointer.runtime import run_sync
 from pyspark_checkpointer.storage import open_store
 from pyspark_checkpointer.storage.encryption import key_providers
@@ -163,10 +164,27 @@ def test_a_key_may_stay_and_the_data_key_changes_each_time(root: Root, old: str)
     assert client_of(root, old).verify().findings == ()
 
 
-def test_a_deletion_that_was_interrupted_is_finished_and_nothing_begins_anew(
+@pytest.mark.parametrize("number", [1, 2])
+def test_a_forged_sign_of_an_earlier_call_keeps_no_data_key(root: Root, old: str, new: str, number: int) -> None:
+    """Anybody can write `deletes`."""
+    fill(client_of(root, old), partitions=2)
+    if number == 2:
+        client_of(root, old).reencrypt(old)
+    known = keys_of(root, old)
+    keys = decode_keys(objects(root)[KEYS])
+    stored = open_store(root.url, fencing="none")
+    run_sync(stored.delete([KEYS]))
+    run_sync(stored.put(KEYS, encode_keys(replace(keys, deletes=True))))
+    assert client_of(root, old).reencrypt(old).objects > 6
+    assert keys_of(root, old).generation == known.generation + 1
+    assert opens(known, objects(root)) == []
+    assert not decode_keys(objects(root)[KEYS]).deletes
+
+
+def test_a_deletion_that_was_interrupted_is_finished_with_another_data_key(
     root: Root, old: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """With the same key again, nothing but `_keys` tells that only the deletion is left."""
+    """With the same key again, nothing but `_keys` tells that only the deletion is left, and anybody can write it."""
     fill(client_of(root, old), partitions=2)
 
     class StoppedError(Exception):
@@ -185,8 +203,12 @@ def test_a_deletion_that_was_interrupted_is_finished_and_nothing_begins_anew(
         client.restore()
         client.begin(epoch=30).commit()
     made = client_of(root, old).reencrypt(old)
-    assert (made.objects, keys_of(root, old).generation) == (0, 2)
-    assert made.deleted > 6
+    assert keys_of(root, old).generation == 3
+    assert made.objects > 6
+    assert made.deleted > made.objects
+    assert client_of(root, old).restore()
+    assert [*leases(root, old).rows()] == ["1"]
+    assert {path for path in objects(root) if path.endswith(".enc2")} == set()
     assert {path for path in objects(root) if path.endswith(".enc")} == set()
 
 

@@ -65,8 +65,9 @@ async def begin_change(store: Store, old: KeyProvider, new: KeyProvider, check_n
             raise InvalidStateError(f"{store.url}: {UNFINISHED}, with the new key {known!r:.200}")
         return KeyChange(await unwrap_all(store, old, keys, present), await unwrap_all(store, new, keys, each))
     before = await _try_unwrap(store, old, keys, present)
-    # An earlier call has finished but for the deletion, or wholly, and its answer was lost.
-    if keys.deletes or (present.number > 1 and before is None):
+    # An earlier call has finished but for the deletion, or wholly, and its answer was lost. Where one key is both the
+    # old and the new one, only `deletes` would tell, which anybody can write: then all is encrypted anew once more.
+    if present.number > 1 and before is None:
         after = await _try_unwrap(store, new, keys, present)
         if after is not None:
             return KeyChange(None, after)
