@@ -113,23 +113,25 @@ class JobClock:
         """Move the clock, which the job moves itself from now on.
 
         A time before that of the clock changes nothing, and None changes nothing. If the job has no clock, None gives
-        it one, which is at `BEGINNING`.
+        it one, which is at `BEGINNING`. Both are refused once the batch has used the clock at Spark's time.
         """
         at = _in_utc(to)
         with self._lock:
             self._is_advanced = True
             known = self._known() if self._is_used else self._attempt.clock
+            # Not where nothing of this batch was decided yet: a job that takes the clock over from Spark mostly gives
+            # the time of an event, which is before that of the last batch. None has no time to compare, and would give
+            # the clock to the job at Spark's time for good.
+            uses_batch_time = self._is_used and known is not None and known.source == "batch"
+            if uses_batch_time and known is not None and (at is None or at < known.at):
+                raise InvalidStateError(
+                    f"advance_clock({None if at is None else at.isoformat()}): this batch has used the clock already, "
+                    f"at {known.at.isoformat()}, which Spark gave as its time, and the clock does not go back: call "
+                    "advance_clock before a table with expire= is opened and before state.clock is read"
+                )
             if at is None:
                 self._attempt.clock = Clock(BEGINNING if known is None else known.at, "job")
                 return
-            # Not where nothing of this batch was decided yet: a job that takes the clock over from Spark mostly gives
-            # the time of an event, which is before that of the last batch.
-            if self._is_used and known is not None and known.source == "batch" and at < known.at:
-                raise InvalidStateError(
-                    f"advance_clock({at.isoformat()}): this batch has used the clock already, at "
-                    f"{known.at.isoformat()}, which Spark gave as its time, and the clock does not go back: call "
-                    "advance_clock before a table with expire= is opened and before state.clock is read"
-                )
             if self._held_by is not None and known is not None and at > known.at:
                 raise InvalidStateError(
                     f"advance_clock({at.isoformat()}): {self._held_by} in this batch, with the clock at "

@@ -152,7 +152,8 @@ class State(NotPicklable):
         Raises:
             IllegalArgumentError: It is no time.
             InvalidStateError: In this batch, at the time before, a table with `expire=` was used or a map with entries
-                took its first `expire_after`; or the time is before that of Spark's batch, by which the clock was used.
+                took its first `expire_after`; or the time is None or before that of Spark's batch, by which the clock
+                was used.
 
         Examples:
             >>> from datetime import UTC, datetime

@@ -194,6 +194,20 @@ def test_a_clock_that_is_asked_too_late_or_not_known_is_refused(place: Place) ->
         state.advance_clock(5)  # type: ignore[arg-type]
 
 
+@pytest.mark.parametrize("use", ["table", "map", "clock"])
+def test_no_time_does_not_give_the_job_the_clock_that_spark_has_moved(place: Place, use: str) -> None:
+    """Refuse also the call of an empty batch: all events would be too late, in each batch after it."""
+    state = place.begin(time=START + 400 * DAY)
+    if use == "table":
+        state.table("t", ["k"], num_partitions=2, schema=COLUMNS, expire=RULE)
+    elif use == "map":
+        state.map("m", expire_after=DAY)
+    else:
+        _ = state.clock
+    with pytest.raises(InvalidStateError, match=r"advance_clock\(None\).*call advance_clock before a table"):
+        state.advance_clock(None)
+
+
 @pytest.mark.parametrize("use", ["upsert", "delete", "lookup", "read", "apply", "expired", "first_seen"])
 def test_the_clock_stands_once_a_table_was_used(place: Place, use: str) -> None:
     """Refuse a later clock: it would return as expired what was combined with a row, or took its place."""
