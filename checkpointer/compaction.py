@@ -352,7 +352,7 @@ def artifacts_to_look_at(chains: Mapping[int, Chain], max_chain: int, partitions
 
     Rule: a batch looks at one of `max_chain` parts of the partitions, which the sequence draws: a job that changes the
     table in every second batch alone comes to all of them too. Of a chain it looks at no more artifacts than have half
-    of the rows: `expiry_compactions` takes the rows of the others for living.
+    of the rows, unless all rows of these have expired: else the rows of the others count as living.
 
     Cost: one request for each object that the process has not seen, for the bounds of its times.
     """

@@ -5,6 +5,9 @@ import socket
 from collections.abc import Iterator
 from contextlib import contextmanager
 
+from py4j.protocol import Py4JError
+from pyspark.errors import PySparkException
+
 from pyspark_checkpointer.errors import CheckpointError, DependencyError
 
 _MAX_LENGTH = 1_000
@@ -15,6 +18,7 @@ _OWN_ERROR = re.compile(r"pyspark_checkpointer(?:\.\w+)*\.[A-Z]\w*: ")
 _NO_MODULE = re.compile(r"ModuleNotFoundError: No module named '[\w.]+'.*")
 
 NEXT_STEP = "remove the cause and start the query again: it continues after the last committed batch"
+_CANCELLED = re.compile(r"SPARK_JOB_CANCELLED|Job \d+ cancelled|OPERATION_CANCELED|InterruptedException")
 
 FOR_TASKS = (
     "install it for the Python of Spark's tasks, which PYSPARK_PYTHON or spark.pyspark.python names, or bring it with "
@@ -37,6 +41,11 @@ def describe(error: BaseException) -> str:
     if _NO_MODULE.match(said) and not isinstance(error, ImportError):
         return f"{said}: {FOR_TASKS}; then start the query again"
     return f"{said}: {NEXT_STEP}"
+
+
+def was_cancelled(error: BaseException | None) -> bool:
+    """Return whether an error of Spark says that somebody cancelled the job, as `query.stop()` does."""
+    return isinstance(error, (PySparkException, Py4JError)) and _CANCELLED.search(str(error)) is not None
 
 
 @contextmanager

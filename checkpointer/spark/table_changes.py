@@ -8,13 +8,15 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 
+from py4j.protocol import Py4JError
+from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 
 from pyspark_checkpointer.checkpoint.migrated import how_to_keep
 from pyspark_checkpointer.checkpoint.save import CheckpointAttempt
 from pyspark_checkpointer.client._sync import Checkpointer
 from pyspark_checkpointer.compaction import all_compactions, compactions_left, table_compactions
-from pyspark_checkpointer.errors import IllegalArgumentError, InvalidStateError
+from pyspark_checkpointer.errors import CheckpointError, IllegalArgumentError, InvalidStateError, RetryableError
 from pyspark_checkpointer.manifests.model import Chain
 from pyspark_checkpointer.spark.application import Application
 from pyspark_checkpointer.spark.apply_task import ApplyTask
@@ -41,6 +43,7 @@ from pyspark_checkpointer.spark.dataframes import (
 from pyspark_checkpointer.spark.driver_task import can_place, sorts_alike, works_alike
 from pyspark_checkpointer.spark.emitted import frame_of_emitted
 from pyspark_checkpointer.spark.executors import parallelism
+from pyspark_checkpointer.spark.failure import was_cancelled
 from pyspark_checkpointer.spark.job_clock import JobClock
 from pyspark_checkpointer.spark.scan import lookup, scan
 from pyspark_checkpointer.spark.scan_expired import Written, find_due, scan_expired
@@ -57,6 +60,9 @@ from pyspark_checkpointer.table.version import TableVersion
 logger = logging.getLogger("pyspark_checkpointer")
 
 DEFAULT_TABLE_PARTITIONS = 16
+
+UNREADABLE = (CheckpointError, PySparkException, Py4JError)
+"""What is raised for an object that cannot be read: in the driver, and by Spark if a task read it."""
 
 
 class TableChanges:
@@ -411,20 +417,60 @@ class TableChanges:
         if self._compacts_all:
             self._compact(all_compactions(version.chains, has_expiry=version.schema.expire is not None))
         elif early is None:
-            self._compact(self._with_expired(table_compactions(version.chains, max_chain, version.partitions)))
+            self._compact_with_expired(table_compactions(version.chains, max_chain, version.partitions))
         elif self._has_changed:
             left = compactions_left(version.chains, max_chain, early.left_to_batch(version.chains))
-            self._compact(self._with_expired(left))
+            self._compact_with_expired(left)
 
-    def _with_expired(self, due: dict[int, int]) -> dict[int, int]:
-        """Return compactions, and those of chains most of whose rows have expired.
+    def _compact_with_expired(self, due: Mapping[int, int]) -> None:
+        """Compact chains that are due, and those most of whose rows have expired.
 
-        Drop the chains of which all rows have.
+        Drop the chains of which all rows have. Only what is due stops a batch that cannot read it. The rest saves
+        space, and the batch may need none of its objects.
+        """
+        shrunk = self._drop_expired()
+        chains = {} if self.version is None else self.version.chains
+        due = {partition: first for partition, first in due.items() if partition in chains}
+        more = {partition: first for partition, first in shrunk.items() if first < due.get(partition, first + 1)}
+        if due and more:
+            try:
+                self._compact(due | more)  # Together, so that folded deltas share an object.
+                return
+            except UNREADABLE as error:
+                if was_cancelled(error):
+                    raise
+        self._compact(due)
+        self._compact_readable(more)
+
+    def _compact_readable(self, keep: Mapping[int, int]) -> None:
+        """Compact chains, and leave those as they are that cannot be read."""
+        try:
+            self._compact(keep)
+        except UNREADABLE as error:
+            if was_cancelled(error):
+                raise
+            if len(keep) == 1 or isinstance(error, RetryableError):
+                logger.warning(
+                    "table %r: partitions that cannot be read keep the rows that expired (%d): %s",
+                    self.name,
+                    len(keep),
+                    error,
+                )
+                return
+            # One damaged object must not keep the rows of the other partitions.
+            numbers = sorted(keep)
+            for half in (numbers[: len(keep) // 2], numbers[len(keep) // 2 :]):
+                self._compact_readable({partition: keep[partition] for partition in half})
+
+    def _drop_expired(self) -> dict[int, int]:
+        """Drop the chains of which all rows have expired.
+
+        Return the compactions of those most of whose rows have.
         """
         old = self._committed
         # A batch that changes nothing writes nothing.
         if old is None or not self._has_changed:
-            return due
+            return {}
         version = self._known_version()
         # What the batch has written anew has few expired rows, or none.
         kept = [
@@ -432,10 +478,8 @@ class TableChanges:
         ]
         shrunk, emptied = self._jobs.expiry_compactions(version.only(kept))
         # A partition of which no row is left has no chain (SPEC, Manifests).
-        left = [partition for partition in version.chains if partition not in emptied]
-        self.version = version.only(left)
-        due = {partition: due[partition] for partition in left if partition in due}
-        return due | {partition: min(first, due.get(partition, first)) for partition, first in shrunk.items()}
+        self.version = version.only([partition for partition in version.chains if partition not in emptied])
+        return shrunk
 
     def _compact(self, keep: Mapping[int, int]) -> None:
         """Compact chains.

@@ -23,7 +23,7 @@ from pyspark_checkpointer.compaction import (
     expiry_compactions,
     within_bytes,
 )
-from pyspark_checkpointer.errors import CheckpointError, InvalidStateError, RetryableError
+from pyspark_checkpointer.errors import InvalidStateError, RetryableError
 from pyspark_checkpointer.manifests.model import Artifact, Chain, CheckpointId
 from pyspark_checkpointer.runtime import run_sync
 from pyspark_checkpointer.spark.apply_task import ApplyTask
@@ -171,21 +171,13 @@ class TableJobs:
         return run_sync(may_be_due(TableReader(session.store, session.host, version), column, limit))
 
     def expiry_compactions(self, version: TableVersion) -> ExpiryCompactions:
-        """Return what this batch compacts or drops because rows have expired.
-
-        This is nothing where an object that is looked at cannot be read.
-        """
+        """Return what this batch compacts or drops because rows have expired."""
         rule, session = version.schema.expire, self.client.session
         if rule is None or version.expired_until is None:
             return ExpiryCompactions({}, set())
         looked = artifacts_to_look_at(version.chains, session.max_chain, version.partitions, self._attempt.id.sequence)
         reader = TableReader(session.store, session.host, version)
-        try:
-            living = run_sync(most_living(reader, looked, rule.column, version.expired_until))
-        except CheckpointError as error:
-            # The batch may not need these objects, and each repetition of it would look at the same ones.
-            logger.warning("table %r: rows that expired were not looked for: %s", self._name, error)
-            return ExpiryCompactions({}, set())
+        living = run_sync(most_living(reader, looked, rule.column, version.expired_until))
         return expiry_compactions(version.chains, living)
 
     def compact(self, version: TableVersion, keep: Mapping[int, int]) -> dict[int, Chain]:

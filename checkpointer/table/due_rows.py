@@ -6,13 +6,16 @@ bounds of the times in each row group → row groups that may hold a due row →
 """
 
 import asyncio
+import logging
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from typing import TypeVar
 
 import pyarrow as pa
 
+from pyspark_checkpointer.errors import CheckpointError
 from pyspark_checkpointer.manifests.model import DELTA, Artifact
+from pyspark_checkpointer.runtime.user_functions import log_safely
 from pyspark_checkpointer.table import kept_columns, large_rows, merge
 from pyspark_checkpointer.table.combine import SumOverflowError
 from pyspark_checkpointer.table.expiry import is_expired
@@ -98,19 +101,38 @@ async def most_living(reader: TableReader, looked: Mapping[int, int], column: st
     """Return the most rows that may be living in some partitions.
 
     The bounds of row groups alone tell it. `looked` says how many of the first artifacts of each chain are looked at.
-    All rows of the others count as living. A row is expired if its time in a column is at most `limit`. Raises
-    `CorruptionError` for bounds that fail verification.
+    The others are looked at only if all rows of these are past: else all of their rows count as living. So do those of
+    an object that cannot be read, and a warning says so: a batch may not need that object. A row is expired if its time
+    in a column is at most `limit`.
     """
     chains = reader.version.chains
-    artifacts = (artifact for partition, count in looked.items() for artifact in chains[partition][:count])
-    past = await _ask_once(artifacts, lambda artifact: _past_rows(reader, artifact, column, limit))
+    unread: dict[str, CheckpointError] = {}
+    past: dict[str, int] = {}
 
-    def most(partition: int, count: int) -> int:
-        chain = chains[partition]
+    async def past_rows(artifact: Artifact) -> int:
+        try:
+            return await _past_rows(reader, artifact, column, limit)
+        except CheckpointError as error:
+            unread[artifact.path] = error
+            return 0
+
+    def living(artifacts: Iterable[Artifact]) -> int:
         # Whatever changes do to a living row, one of the rows that count here has its time.
-        return sum(one.records for one in chain) - sum(min(one.records, past.get(one.path, 0)) for one in chain[:count])
+        return sum(one.records - min(one.records, past.get(one.path, 0)) for one in artifacts)
 
-    return {partition: most(partition, count) for partition, count in looked.items()}
+    past |= await _ask_once((one for number, count in looked.items() for one in chains[number][:count]), past_rows)
+    further = [number for number, count in looked.items() if not living(chains[number][:count])]
+    others = [one for number in further for one in chains[number][looked[number] :] if one.path not in past]
+    past |= await _ask_once(others, past_rows)
+    if unread:
+        log_safely(
+            logging.WARNING,
+            "table %r: rows that expired were not looked for in objects that cannot be read (%d), such as: %s",
+            reader.version.name,
+            len(unread),
+            next(iter(unread.values())),
+        )
+    return {number: living(chains[number]) for number in looked}
 
 
 async def _ask_once(artifacts: Iterable[Artifact], ask: Callable[[Artifact], Awaitable[T]]) -> dict[str, T]:

@@ -41,7 +41,7 @@ class Place:
     def batch(self, day: float, *given: pa.Table, **options: Any) -> None:
         """A batch that upserts."""
         state = self.begin(day)
-        table = state.table("t", ["k"], num_partitions=2, **({"expire": RULE} | options))
+        table = state.table("t", ["k"], **({"num_partitions": 2, "expire": RULE} | options))
         for one in given:
             table.upsert(self.frame(one))
         self.commit(state)

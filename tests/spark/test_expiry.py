@@ -24,6 +24,7 @@ from pyspark_checkpointer.spark import Expire, State, diff, read_state, stateful
 from pyspark_checkpointer.spark.versions import HAS_DATA_SOURCES
 from pyspark_checkpointer.storage.memory.store import MemoryStore
 from pyspark_checkpointer.table import due_rows, object_files
+from pyspark_checkpointer.table.hashing import partitions_by_type
 from pyspark_checkpointer.table.object_files import ObjectFiles
 from pyspark_checkpointer.table.version import TableVersion
 from tests.spark.conftest import Job
@@ -285,34 +286,82 @@ def test_partitions_that_get_no_rows_any_more_forget_what_expired(
     assert _stored(place) < 100
 
 
-@pytest.mark.parametrize(("at", "is_dropped"), [(-20, False), (20, True)], ids=["tail", "page"])
-def test_a_damaged_object_that_nobody_needs_stops_no_batch(
-    place: Place, at: int, is_dropped: bool, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
-    """No batch reads the old rows. Bounds that are intact say that none of them lives, and the chain goes unread."""
+def _damage(place: Place, path: str, at: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Change a byte of an object, and forget what the process has read of it."""
+    store = MemoryStore(place.client.root)
+    data = bytearray(run_sync(store.get(path)).data)
+    data[at] ^= 1
+    run_sync(store.delete([path]))
+    run_sync(store.put(path, data))
+    monkeypatch.setattr(object_files, "_opened", {})
+    monkeypatch.setattr(due_rows, "_lowest_times", {})
+
+
+def _partition_of(key: int) -> int:
+    """Return the partition of a key in a table with two of them."""
+    return int(partitions_by_type(given((key, 0)).select(["k"]), 2)[0])
+
+
+def _compacted(place: Place, partitions: int, rows: int) -> None:
     state = place.begin(0)
-    table = state.table("t", ["k"], num_partitions=2, expire=RULE)
-    table.upsert(place.frame(given(*((k, 0) for k in range(10_000)))))
+    table = state.table("t", ["k"], num_partitions=partitions, expire=RULE)
+    table.upsert(place.frame(given(*((k, 0) for k in range(rows)))))
     table.compact()
     place.commit(state)
-    place.batch(0, given((1, 0)))
+
+
+@pytest.mark.parametrize(
+    ("at", "added", "is_dropped", "told"),
+    [
+        (-20, [], False, "rows that expired were not looked for in objects that cannot be read"),
+        (20, [], True, ""),
+        (20, [0], True, ""),
+        (20, [None], False, "partitions that cannot be read keep the rows that expired"),
+    ],
+    ids=["tail", "page", "page below a delta", "page below a living row"],
+)
+def test_a_damaged_object_that_nobody_needs_stops_no_batch(
+    place: Place,
+    at: int,
+    added: list[int | None],
+    is_dropped: bool,
+    told: str,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """No batch reads the old rows. Bounds that are intact say that none of them lives, and the chain goes unread."""
+    _compacted(place, 2, 10_000)
+    ours = {_partition_of(k): k for k in range(10)}
+    place.batch(0, given((ours[0], 0), *((ours[1], day) for day in added)))
+    restored = place.client.copy().restore()
+    assert restored is not None
+    old = restored.operator("t").chain(1)[0]
+    _damage(place, old.path, at, monkeypatch)
+    for _ in range(20):
+        place.batch(20, given((ours[0], 20)))
+    assert keys(place.rows(keys=[{"k": ours[0]}])) == [ours[0]]
+    assert (old.path not in _paths(place.client)) is is_dropped
+    said = [record.message for record in caplog.records if record.levelname == "WARNING"]
+    assert bool(said) is bool(told)
+    assert all(told in one and old.path in one for one in said)
+
+
+@pytest.mark.parametrize("at", [-20, 20], ids=["tail", "page"])
+def test_one_damaged_object_does_not_keep_the_expired_rows_of_others(
+    place: Place, at: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The same batches look at four partitions each, which still have some rows that live."""
+    place.client = Checkpointer(place.client.root, max_chain=2)
+    _compacted(place, 8, 4_000)
+    place.batch(0, given(*((k, None) for k in range(100))), num_partitions=8)
     restored = place.client.copy().restore()
     assert restored is not None
     chains = restored.operator("t")
-    ((old,),) = (chain for number in chains.partitions if len(chain := chains.chain(number)) == 1)
-    store = MemoryStore(place.client.root)
-    data = bytearray(run_sync(store.get(old.path)).data)
-    data[at] ^= 1
-    run_sync(store.delete([old.path]))
-    run_sync(store.put(old.path, data))
-    monkeypatch.setattr(object_files, "_opened", {})
-    monkeypatch.setattr(due_rows, "_lowest_times", {})
-    for _ in range(20):
-        place.batch(20, given((1, 20)))
-    assert (keys(place.rows(keys=[{"k": 1}])), old.path not in _paths(place.client)) == ([1], is_dropped)
-    said = [record.message for record in caplog.records if "rows that expired were not looked for" in record.message]
-    assert bool(said) is not is_dropped
-    assert all(old.path in one for one in said)
+    _damage(place, chains.chain(3)[0].path, at, monkeypatch)
+    before = {number: chains.chain(number)[0].path for number in chains.partitions}
+    for _ in range(12):
+        place.batch(20, given((1, 20)), num_partitions=8)
+    assert [number for number, path in before.items() if path in _paths(place.client)] == [3]
 
 
 def test_a_look_for_expired_rows_asks_once_for_an_object_of_many_partitions(
