@@ -70,6 +70,8 @@ class LocalCopies:
         """Until when no copy of how many bytes, or more, is made."""
         self._refused_names: dict[str, float] = {}
         """Until when no copy of an object is made."""
+        self._warned: dict[str, float] = {}
+        """Until when no further error of the disk is logged, by message."""
         self._lock = threading.Lock()
 
     def has_room(self, size: int, name: str) -> bool:
@@ -93,7 +95,7 @@ class LocalCopies:
         path = self._folder / name
         try:
             # Before anything else: it shows that the copy is used, and fails once another process has removed it.
-            os.utime(path)
+            _touch(path)
             with self._lock:
                 known = self._mapped.get(name)
             if known is not None:
@@ -104,12 +106,7 @@ class LocalCopies:
                 self._mapped.pop(name, None)  # The disk gets its space back once nobody maps it any more.
             return None
         except _ERRORS as error:
-            log_safely(
-                logging.WARNING,
-                "%s: a copy of a table's object cannot be read, the object is read instead: %s",
-                path,
-                error,
-            )
+            self._warn(error, "%s: a copy of a table's object cannot be read, the object is read instead: %s", path)
             # Other errors may be those of this process: it may have no room to map a sound copy.
             if isinstance(error, pa.ArrowInvalid):
                 self._remove(path)
@@ -141,7 +138,18 @@ class LocalCopies:
                 self._remove(new)
                 raise
         except _ERRORS as error:
-            log_safely(logging.WARNING, "%s: a copy of a table's object cannot be written: %s", self._folder, error)
+            # Or each batch would read whole objects again, for copies that cannot be written either.
+            self._refuse(name, rows.nbytes)
+            self._warn(error, "%s: a copy of a table's object cannot be written: %s", self._folder)
+
+    def _warn(self, error: Exception, message: str, path: Path) -> None:
+        """Log an error of a copy. Of those of a bad disk, log one in `FULL_SECONDS`."""
+        if isinstance(error, OSError):
+            now, until = time.monotonic(), self._warned.get(message, 0.0)
+            if now < until:
+                return
+            self._warned[message] = now + FULL_SECONDS
+        log_safely(logging.WARNING, message, path, error)
 
     def _refuse(self, name: str, size: int) -> None:
         """Note that there is no room for a copy of so many bytes."""
@@ -191,6 +199,16 @@ def name_of(digest: str, schema: TableSchema, columns: Sequence[str]) -> str:
     """Return the name of the copy of an object, decoded as these columns of a schema."""
     types = [(column.id, column.name, column.type, column.role, column.metadata) for column in schema.columns]
     return hashlib.sha256(repr((digest, types, list(columns))).encode()).hexdigest() + _SUFFIX
+
+
+def _touch(path: Path) -> None:
+    """Show that a copy is used. Raises `FileNotFoundError` where there is none."""
+    try:
+        os.utime(path)
+    except FileNotFoundError:
+        raise
+    except OSError:
+        pass  # Copies on a disk that takes no more writes can be read all the same.
 
 
 def _write(path: Path, rows: pa.Table) -> None:

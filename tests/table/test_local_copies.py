@@ -215,24 +215,48 @@ def test_a_folder_has_few_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
     assert len(other._mapped) <= 8
 
 
-def test_a_full_folder_costs_no_more_than_none(
-    client: Checkpointer, version: TableVersion, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("is_broken", [False, True], ids=["full", "read-only"])
+def test_a_folder_without_room_costs_no_more_than_none(
+    client: Checkpointer,
+    version: TableVersion,
+    tmp_path: Path,
+    is_broken: bool,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
 ) -> None:
     def look_cold(keys: Any, copies: LocalCopies | None) -> tuple[pa.Table, int]:
         monkeypatch.setattr(object_files, "_opened", {})
         return look(client, version, keys, copies)
+
+    def refuse(path: Path, rows: pa.Table) -> None:
+        raise OSError(30, "Read-only file system")
 
     monkeypatch.setattr(packs, "LARGE_PACK_BYTES", 1)
     monkeypatch.setattr(packs, "FEW_KEYS", 1)
     monkeypatch.setattr(snapshots, "COPIED_SHARE", 0.01)
     keys = [2 * number for number in range(0, ROWS, ROWS // 10)]
     usage, full = shutil.disk_usage(tmp_path), LocalCopies(tmp_path / "copies")
-    monkeypatch.setattr(shutil, "disk_usage", lambda path: usage._replace(free=1000))
+    if is_broken:
+        monkeypatch.setattr(local_copies, "_write", refuse)
+    else:
+        monkeypatch.setattr(shutil, "disk_usage", lambda path: usage._replace(free=1000))
     expected, least = look_cold(keys, None)
     _, before = look_cold(keys, full)  # Nobody knows yet that there is no room.
     found, read = look_cold(keys, full)
     assert (read, found) == (least, expected)
     assert before > least
+    assert caplog.text.count("cannot be written") == is_broken
+
+
+def test_sound_copies_on_a_disk_that_takes_no_more_writes_are_used(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(path: Path) -> None:
+        raise OSError(30, "Read-only file system")
+
+    LocalCopies(tmp_path).put("a.arrow", pa.table({"k": [1]}))
+    monkeypatch.setattr(os, "utime", refuse)
+    assert LocalCopies(tmp_path).get("a.arrow") == pa.table({"k": [1]})
 
 
 def test_a_small_copy_is_made_where_a_large_one_has_no_room(tmp_path: Path) -> None:
