@@ -7,6 +7,7 @@ an endpoint that comes from the environment. Then what the task wrote is in anot
 it could never be read again.
 """
 
+import hashlib
 import os
 import socket
 
@@ -19,9 +20,12 @@ def this_executor(root: str) -> str:
     """Return a name for the executor of this task.
 
     The name has the machine, the process that started this worker, and the root. It is the same in all workers of one
-    executor.
+    executor, and another one in all others.
     """
-    return f"{socket.gethostname()} (process {os.getppid()}), root {root}"
+    # Containers may have one host name, and one number of a process. Spark draws the names of an executor's folders.
+    folders = os.environ.get("SPARK_LOCAL_DIRS", "")
+    drawn = f" of executor {hashlib.sha256(folders.encode()).hexdigest()[:8]}" if folders else ""
+    return f"{socket.gethostname()} (process {os.getppid()}{drawn}), root {root}"
 
 
 async def prove(store: Store, written_by: str, artifact: Artifact) -> None:

@@ -80,6 +80,19 @@ def test_each_place_is_looked_at(client: Checkpointer, tmp_path: Path) -> None:
             cp.commit()
 
 
+def test_executors_in_containers_of_one_name_are_two(
+    client: Checkpointer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Their workers may have parents of one number, too: Spark's folders tell them apart."""
+    cp, elsewhere = client.begin(), Checkpointer(tmp_path / "elsewhere")
+    with pytest.raises(InvalidStateError, match="use different storage"):
+        for number, writer in enumerate((client, elsewhere)):
+            monkeypatch.setenv("SPARK_LOCAL_DIRS", f"/tmp/blockmgr-{number}")
+            artifact = writer.save_snapshot(cp.id, "op", number, BIG)
+            run_sync(save_bytes.attach(cp.attempt, artifact, this_executor(client.root)))
+        cp.commit()
+
+
 @pytest.mark.parametrize("number", range(3))
 def test_one_artifact_in_another_place_is_found_among_others(client: Checkpointer, tmp_path: Path, number: int) -> None:
     """Callers of `attach` do not say who wrote an artifact, and each may come from a machine of its own."""
