@@ -17,6 +17,7 @@ from pyspark_checkpointer.manifests.model import CheckpointId
 from pyspark_checkpointer.runtime import run_sync
 from pyspark_checkpointer.spark.function_copy import copy_function
 from pyspark_checkpointer.spark.scan import read_keys
+from pyspark_checkpointer.spark.surroundings import surroundings
 from pyspark_checkpointer.spark.task_client import DriverRoot
 from pyspark_checkpointer.spark.write_tasks import Target, TaskOutput, run_task, stream
 from pyspark_checkpointer.table import kept_columns, large_rows, merge, parquet_encode, row_order
@@ -71,8 +72,9 @@ class ApplyTask:
 
     def _apply(self, batches: Iterator[pa.RecordBatch]) -> TaskOutput:
         clock = self.target.root.open().session.host.clock
-        begin = clock()
+        begin, around = clock(), surroundings()  # The function may change them.
         output = self._applied(batches)
+        output.surroundings = around
         output.seconds = (clock() - begin) / 1e9
         return output
 

@@ -25,6 +25,7 @@ from pyspark.sql.types import (
 
 from pyspark_checkpointer.spark.connect import is_connect
 from pyspark_checkpointer.spark.dataframes import Work, fields_of, is_collated
+from pyspark_checkpointer.spark.surroundings import surroundings
 from pyspark_checkpointer.spark.versions import rows_of_frame
 from pyspark_checkpointer.spark.write_tasks import TaskOutput
 from pyspark_checkpointer.table.row_order import sorted_indices
@@ -113,9 +114,10 @@ def _sorted(rows: pa.Table, order: Sequence[str]) -> pa.Array:
 
 
 def works_alike(spark: SparkSession) -> bool:
-    """Return whether a function gives the same in the driver as in Python workers.
+    """Return whether a function may give the same in the driver as in Python workers.
 
-    The function is the user's. The workers may have other environment variables. They may also have another seed of
+    `has_same_surroundings` then compares what workers have. The function is the user's. The workers may have other
+    environment variables. They may also have another seed of
     hashes, so that sets of text have another order. `spark-submit` and `pyspark` start a driver with the seed of its
     workers, and plain `python` does not. Spark Connect does not tell what its workers have.
     """
@@ -123,6 +125,12 @@ def works_alike(spark: SparkSession) -> bool:
         return False
     variables: dict[str, str] = spark.sparkContext.environment
     return not sys.flags.hash_randomization and all(os.environ.get(name) == variables[name] for name in variables)
+
+
+def has_same_surroundings(outputs: Sequence[TaskOutput]) -> bool:
+    """Return whether a function of the user found in all tasks what it would find in the driver."""
+    here = surroundings()
+    return all(output.surroundings == here for output in outputs)
 
 
 def can_place(frame: DataFrame, schema: TableSchema, columns: Collection[Column]) -> bool:
@@ -150,4 +158,12 @@ def _sorts_alike(kind: DataType) -> bool:
     return isinstance(kind, _SORTED_ALIKE) and not is_collated(kind)
 
 
-__all__ = ["DriverTaskError", "can_place", "first_of_each_partition", "run_in_driver", "sorts_alike", "works_alike"]
+__all__ = [
+    "DriverTaskError",
+    "can_place",
+    "first_of_each_partition",
+    "has_same_surroundings",
+    "run_in_driver",
+    "sorts_alike",
+    "works_alike",
+]

@@ -40,7 +40,7 @@ from pyspark_checkpointer.spark.dataframes import (
     keys_of,
     rows_of,
 )
-from pyspark_checkpointer.spark.driver_task import can_place, sorts_alike, works_alike
+from pyspark_checkpointer.spark.driver_task import can_place, has_same_surroundings, sorts_alike, works_alike
 from pyspark_checkpointer.spark.emitted import frame_of_emitted
 from pyspark_checkpointer.spark.executors import parallelism
 from pyspark_checkpointer.spark.failure import was_cancelled
@@ -163,7 +163,10 @@ class TableChanges:
 
         def by_tasks() -> list[TaskOutput]:
             placed = all_columns_of(rows, schema, self._partitions)
-            return jobs.run(bring_together(placed, order, hints.apply_tasks), task.run)
+            outputs = jobs.run(bring_together(placed, order, hints.apply_tasks), task.run)
+            # The first batch of a run goes to tasks, so this is known before the driver would call a function.
+            hints.is_driver_alike &= is_ours or has_same_surroundings(outputs)
+            return outputs
 
         if (is_ours or works_alike(jobs.spark)) and sorts_alike(rows, order[1:]):
             outputs = self._run(rows, schema, schema.key_columns, all_columns_of, task, by_tasks, call.verb, order)

@@ -41,6 +41,8 @@ class VerbHints:
     """The number of tasks of `apply`; None if Spark decides."""
     driver_rows: int = 0
     """The most rows of the next changes that the driver writes itself, without tasks; 0 if tasks write them all."""
+    is_driver_alike: bool = True
+    """False once a function of the user found something else around it in a task than it would in the driver."""
     _sizes: list[tuple[int, int, float]] = field(default_factory=list)
     _packs: list[int] = field(default_factory=list)
     _apply_tasks: list[int] = field(default_factory=list)

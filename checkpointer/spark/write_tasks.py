@@ -49,7 +49,7 @@ class TaskOutput:
     that a user's function emitted: streams, or paths of Parquet objects. `applied` are the partitions of which the
     function got all rows. No other task may have rows of these. `refused` says why the task wrote nothing. `written_by`
     names the executor. `given_rows` and `given_bytes` are the size of the task's rows. `seconds` is the time of a
-    user's function and of the work around it.
+    user's function and of the work around it, and `surroundings` says what the function found around it.
     """
 
     snapshots: dict[int, Artifact] = field(default_factory=dict)
@@ -63,6 +63,7 @@ class TaskOutput:
     given_rows: int = 0
     given_bytes: int = 0
     seconds: float = 0.0
+    surroundings: str = ""
 
     def first(self, owner: CheckpointId) -> Artifact | None:
         """Return an artifact that this task wrote itself, or None.

@@ -2,6 +2,8 @@
 
 import asyncio
 import importlib
+import locale
+import os
 import time
 from pathlib import Path
 from types import SimpleNamespace
@@ -26,6 +28,7 @@ from pyspark_checkpointer.spark import (
 )
 from pyspark_checkpointer.spark.dataframes import fields_of, rows_of
 from pyspark_checkpointer.spark.driver_task import can_place, run_in_driver, sorts_alike, works_alike
+from pyspark_checkpointer.spark.surroundings import surroundings
 from pyspark_checkpointer.spark.table_hints import VerbHints
 from pyspark_checkpointer.spark.versions import is_at_least, parse_schema, rows_of_frame
 from pyspark_checkpointer.table.hashing import with_partitions
@@ -37,6 +40,13 @@ SCHEMA = "k long, n long, seen string"
 LITTLE_WORK = table_hints.SECONDS_OF_TASK
 
 
+OF_SURROUNDINGS = {
+    "test_a_function_stays_in_tasks_where_the_driver_has_another_seed",
+    "test_a_function_stays_in_tasks_that_have_another_environment",
+}
+"""Tests of the conditions under which the driver may call a function."""
+
+
 @pytest.fixture(autouse=True)
 def _alike(monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest) -> None:
     """Let functions run in this driver, whose Python may have another seed of hashes than workers have.
@@ -44,8 +54,9 @@ def _alike(monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest) -> N
     On a machine that is busy a small task may take long, which the driver would leave to tasks.
     """
     monkeypatch.setattr(table_hints, "SECONDS_OF_TASK", 60)
-    if request.node.name != "test_a_function_stays_in_tasks_where_the_driver_has_another_seed":
+    if request.node.name not in OF_SURROUNDINGS:
         monkeypatch.setattr(table_changes, "works_alike", lambda context: True)
+        monkeypatch.setattr(table_changes, "has_same_surroundings", lambda outputs: True)
 
 
 def as_they_are(rows: pa.Table) -> pa.Table:
@@ -225,6 +236,43 @@ def test_a_function_stays_in_tasks_where_the_driver_has_another_seed(job: Job, s
 
     expected = {"driver"} if works_alike(spark) else {"task"}
     assert run(job, spark, [40, 40], hashed) == [{"task"}, expected]
+
+
+def test_a_function_stays_in_tasks_that_have_another_environment(
+    job: Job, spark: SparkSession, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The driver of this test has a variable that no worker has, as executors of another image have others."""
+    monkeypatch.setattr(table_changes, "works_alike", lambda context: True)
+    monkeypatch.setenv("RATE", "1.2")
+
+    def rated(key: Any, given: Any, row: Any) -> Change:
+        return Change({"n": int("RATE" in os.environ)}, output=[{"place": where()}])
+
+    assert run(job, spark, [40, 40, 40], rated) == [{"task"}] * 3
+    assert {row[1] for row in rows(read_state(spark, job.root, "t"))} == {0}
+
+
+def test_what_a_function_finds_around_it_has_one_digest(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def changed() -> bool:
+        return surroundings() != before
+
+    before = surroundings()
+    monkeypatch.setenv("SPARK_LOCAL_DIRS", "/other")
+    monkeypatch.setenv("PYTHONUNBUFFERED", "YES")
+    assert not changed()
+    monkeypatch.setenv("RATE", "1.2")
+    assert changed()
+    monkeypatch.delenv("RATE")
+    assert not changed()
+    with monkeypatch.context() as patch:
+        patch.chdir(tmp_path)
+        assert changed()
+    with monkeypatch.context() as patch:
+        patch.setattr(time, "tzname", ("JST", "JST"))
+        assert changed()
+    with monkeypatch.context() as patch:
+        patch.setattr(locale, "setlocale", lambda category: "ja_JP.UTF-8")
+        assert changed()
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,40 @@
+"""Compare what a user's function finds around it in a task and in the driver.
+
+A container's image, a machine or a setting may give executors another time zone, locale, folder or environment.
+"""
+
+import hashlib
+import locale
+import os
+import time
+
+_OF_SPARK = ("SPARK_", "PYSPARK_", "_PYSPARK_", "PYTHON")
+"""What the names of variables begin with that Spark sets for its workers, or for a driver.
+
+Those of Python too: Spark sets the paths of modules, and `works_alike` looks at the seed of hashes.
+"""
+
+_OF_START = {"MASTER", "OMP_NUM_THREADS", "PATH", "HOSTNAME", "PWD", "OLDPWD", "SHLVL", "_"}
+"""Variables that depend on the machine, or on the program that started a process."""
+
+_OF_PYENV = ("PYENV_", "_PYENV_")
+"""What the names of variables begin with that the shims of pyenv set for the Python of workers."""
+
+
+def surroundings() -> str:
+    """Return a digest of the time zone, locale, working directory and environment of this process.
+
+    It has no variables that differ in all tasks, such as those of Spark's own.
+    """
+    variables = sorted(
+        (name, value)
+        for name, value in os.environ.items()
+        if name not in _OF_START and not name.startswith((*_OF_SPARK, *_OF_PYENV))
+    )
+    zone = time.tzname, time.timezone, time.altzone
+    # Variables may hold secrets, so their values are hashed.
+    found = repr((zone, locale.setlocale(locale.LC_ALL), os.getcwd(), variables))
+    return hashlib.sha256(found.encode("utf-8", "surrogateescape")).hexdigest()
+
+
+__all__ = ["surroundings"]
