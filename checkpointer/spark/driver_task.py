@@ -25,6 +25,7 @@ from pyspark.sql.types import (
 
 from pyspark_checkpointer.spark.connect import is_connect
 from pyspark_checkpointer.spark.dataframes import Work, fields_of, is_collated
+from pyspark_checkpointer.spark.failure import was_cancelled
 from pyspark_checkpointer.spark.surroundings import surroundings
 from pyspark_checkpointer.spark.versions import rows_of_frame
 from pyspark_checkpointer.spark.write_tasks import TaskOutput
@@ -68,6 +69,11 @@ Place = Callable[[pa.Table], pa.Table]
 class DriverTaskError(Exception):
     """Something failed in the driver, which is its cause: tasks have to do the work."""
 
+    def __init__(self, cause: BaseException, *, has_rows: bool) -> None:
+        super().__init__(f"{type(cause).__name__}: {cause}")
+        self.has_rows = has_rows
+        """False if Spark failed to compute the rows, which says nothing about the driver."""
+
 
 def run_in_driver(
     frame: DataFrame, most: int, place: Place, work: Work, order: Sequence[str] | None = None
@@ -76,14 +82,16 @@ def run_in_driver(
 
     Tasks have to do it if there are more rows than `most`. `place` adds the partition of each row where it is missing.
     With `order`, the rows are sorted by these columns, ascending and nulls first. Raises `DriverTaskError` for whatever
-    fails.
+    fails, and the error itself if somebody cancelled the job that computes the rows.
     """
+    has_rows = False
     try:
         names = frame.columns
         # A batch may be suddenly large. At most so many rows of each partition come, and then tasks do the work.
         rows = rows_of_frame(first_of_each_partition(frame, most + 1)).rename_columns(names)
         if rows.num_rows > most:
             return None
+        has_rows = True
         rows = place(rows)
         if order is not None:
             rows = rows.take(_sorted(rows, order))
@@ -91,7 +99,10 @@ def run_in_driver(
         return [TaskOutput.load(done) for made in work(iter(batches)) for done in made.column(0).to_pylist()]
     # Not only an `Exception`: Spark would wait for ever for a thread that anything else has ended.
     except BaseException as error:
-        raise DriverTaskError(f"{type(error).__name__}: {error}") from error
+        # Tasks would begin the cancelled work again.
+        if not has_rows and was_cancelled(error):
+            raise
+        raise DriverTaskError(error, has_rows=has_rows) from error
 
 
 def first_of_each_partition(frame: DataFrame, count: int) -> DataFrame:
@@ -128,7 +139,10 @@ def works_alike(spark: SparkSession) -> bool:
 
 
 def has_same_surroundings(outputs: Sequence[TaskOutput]) -> bool:
-    """Return whether a function of the user found in all tasks what it would find in the driver."""
+    """Return whether tasks found the surroundings that the driver has.
+
+    A function of the user may give something else in others.
+    """
     here = surroundings()
     return all(output.surroundings == here for output in outputs)
 

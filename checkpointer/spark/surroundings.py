@@ -22,9 +22,10 @@ _OF_PYENV = ("PYENV_", "_PYENV_")
 
 
 def surroundings() -> str:
-    """Return a digest of the time zone, locale, working directory and environment of this process.
+    """Return a digest of what a function finds around it in this process.
 
-    It has no variables that differ in all tasks, such as those of Spark's own.
+    That is the time zone, the locale, the working directory and the environment, without variables that differ in all
+    tasks, such as those of Spark's own.
     """
     variables = sorted(
         (name, value)

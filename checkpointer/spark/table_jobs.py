@@ -151,7 +151,7 @@ class TableJobs:
             except DriverTaskError as error:
                 logger.info("table %r: tasks do what failed in the driver: %s", self._name, error)
                 # What passes by itself, such as throttling, says nothing about the driver.
-                hints.is_driver_unfit |= not isinstance(error.__cause__, RetryableError)
+                hints.is_driver_unfit |= error.has_rows and not isinstance(error.__cause__, RetryableError)
         for output in outputs or ():
             output.raise_refused()
         if outputs is None:

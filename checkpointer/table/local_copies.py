@@ -143,7 +143,10 @@ class LocalCopies:
             self._warn(error, "%s: a copy of a table's object cannot be written: %s", self._folder)
 
     def _warn(self, error: Exception, message: str, path: Path) -> None:
-        """Log an error of a copy. Of those of a bad disk, log one in `FULL_SECONDS`."""
+        """Log an error of a copy.
+
+        Of the errors of a bad disk, one is logged in `FULL_SECONDS`.
+        """
         if isinstance(error, OSError):
             now, until = time.monotonic(), self._warned.get(message, 0.0)
             if now < until:
@@ -202,7 +205,10 @@ def name_of(digest: str, schema: TableSchema, columns: Sequence[str]) -> str:
 
 
 def _touch(path: Path) -> None:
-    """Show that a copy is used. Raises `FileNotFoundError` where there is none."""
+    """Show that a copy is used.
+
+    Raises `FileNotFoundError` where there is none.
+    """
     try:
         os.utime(path)
     except FileNotFoundError:

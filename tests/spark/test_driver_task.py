@@ -5,7 +5,9 @@ import importlib
 import locale
 import os
 import time
+from collections.abc import Iterator
 from pathlib import Path
+from threading import Thread
 from types import SimpleNamespace
 from typing import Any, ClassVar
 
@@ -27,7 +29,7 @@ from pyspark_checkpointer.spark import (
     table_jobs,
 )
 from pyspark_checkpointer.spark.dataframes import fields_of, rows_of
-from pyspark_checkpointer.spark.driver_task import can_place, run_in_driver, sorts_alike, works_alike
+from pyspark_checkpointer.spark.driver_task import DriverTaskError, can_place, run_in_driver, sorts_alike, works_alike
 from pyspark_checkpointer.spark.surroundings import surroundings
 from pyspark_checkpointer.spark.table_hints import VerbHints
 from pyspark_checkpointer.spark.versions import is_at_least, parse_schema, rows_of_frame
@@ -363,6 +365,32 @@ def test_more_rows_than_the_driver_takes_are_refused_to_it(spark: SparkSession) 
 
     for partitions in (1, 7, 200):  # all rows in one partition, and some in each
         assert run_in_driver(spark.range(0, 101, 1, partitions), 100, as_they_are, work) is None
+
+
+def test_rows_whose_job_was_cancelled_are_not_computed_again(spark: SparkSession, tmp_path: Path) -> None:
+    """Whoever cancels the job, as `query.stop()` does, wants the batch to end."""
+    begun = tmp_path / "begun"
+
+    def slow(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        begun.touch()
+        time.sleep(20)
+        yield from batches
+
+    def cancel() -> None:
+        while not begun.exists():
+            time.sleep(0.05)
+        spark.sparkContext.cancelAllJobs()
+
+    thread = Thread(target=cancel)
+    thread.start()
+    try:
+        with pytest.raises(Exception, match=r"(?i)cancelled") as failed:
+            run_in_driver(
+                spark.range(0, 3, 1, 1).mapInArrow(slow, "id long"), 100, as_they_are, lambda batches: batches
+            )
+    finally:
+        thread.join()
+    assert not isinstance(failed.value, DriverTaskError)
 
 
 @pytest.mark.parametrize("partitions", [1, 7])

@@ -10,9 +10,11 @@ import pytest
 
 pytest.importorskip("pyspark")
 
+from pyspark.errors import PySparkException
+
 from pyspark_checkpointer import compaction
 from pyspark_checkpointer.errors import DependencyError, StoreRefusedError, SwapNotSentError, ThrottlingError
-from pyspark_checkpointer.spark import table_changes, table_hints, table_jobs
+from pyspark_checkpointer.spark import driver_task, table_changes, table_hints, table_jobs
 from pyspark_checkpointer.spark.driver_task import run_in_driver
 from pyspark_checkpointer.spark.state import State
 from pyspark_checkpointer.spark.table_hints import TableHints, VerbHints
@@ -62,6 +64,20 @@ def test_an_error_that_passes_does_not_turn_the_driver_off(
     restored = store.client.restore()
     assert restored is not None
     assert restored.table("t").num_rows == 2
+
+
+def test_rows_that_spark_fails_to_compute_do_not_turn_the_driver_off(
+    store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(frame: Any) -> Any:
+        raise PySparkException("a source gave no answer")
+
+    hints = TableHints()
+    hints.verbs["upsert"].driver_rows = 1000
+    with monkeypatch.context() as patch:
+        patch.setattr(driver_task, "rows_of_frame", fail)
+        begin(store, hints).table("t", ["k"]).upsert(frame(k=[1, 2]))
+    assert not hints.is_driver_unfit
 
 
 def packs(store: Store) -> int:
