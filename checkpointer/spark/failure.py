@@ -26,6 +26,14 @@ FOR_TASKS = (
 )
 """The next step where a task could not import a package."""
 
+_OUTLIVED = re.compile(r"Attempted to use Broadcast\(\d+\) after it was destroyed")
+
+AFTER_BATCH = (
+    "a DataFrame of the state of an earlier batch, such as table.read() or table.lookup(keys), can be read until its "
+    "batch ends: ask for it again in this batch, or use read_state(spark, root, name); then start the query again"
+)
+"""The next step where a batch reads a large table by a DataFrame of a batch before it."""
+
 
 def describe(error: BaseException) -> str:
     """Describe an error in one line.
@@ -38,13 +46,18 @@ def describe(error: BaseException) -> str:
         said = said[: _MAX_LENGTH - 1] + "…"
     if isinstance(error, CheckpointError) or _OWN_ERROR.match(said):
         return said
+    if _OUTLIVED.search(said):
+        return f"{said}: {AFTER_BATCH}"
     if _NO_MODULE.match(said) and not isinstance(error, ImportError):
         return f"{said}: {FOR_TASKS}; then start the query again"
     return f"{said}: {NEXT_STEP}"
 
 
 def was_cancelled(error: BaseException | None) -> bool:
-    """Return whether an error of Spark says that somebody cancelled the job, as `query.stop()` does."""
+    """Return whether an error of Spark says that somebody cancelled its job.
+
+    `query.stop()` does so.
+    """
     return isinstance(error, (PySparkException, Py4JError)) and _CANCELLED.search(str(error)) is not None
 
 

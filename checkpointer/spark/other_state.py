@@ -99,6 +99,8 @@ class OtherState(NotPicklable):
     def table(self, name: str, *, columns: list[str] | None = None, keys: DataFrame | None = None) -> DataFrame:
         """Return the rows of a table.
 
+        Read the DataFrame within the batch, as with `read` of a table of the job.
+
         Args:
             name: The name of the table.
             columns: The columns to read; by default all.

@@ -305,7 +305,8 @@ class State(NotPicklable):
                 batches. It returns `Snapshot(bytes)`, `Delta(bytes)`, or None to leave the partition as it is.
             key: Columns by which rows are brought together: partition `pmod(hash(key), num_partitions)`, the same in
                 every batch, so their types must stay. Without it the partitions are those of the DataFrame, by index;
-                those that it does not have in this batch stay as they were.
+                those that it does not have in this batch stay as they were. For those that it has without rows, `write`
+                is called too: return None there to keep their state.
             num_partitions: The number of partitions, with `key`.
 
         Raises:

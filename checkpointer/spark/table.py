@@ -285,8 +285,9 @@ class TableState(NotPicklable):
     def read(self, columns: Sequence[str] | None = None) -> DataFrame:
         """Return all rows as they are now.
 
-        Read the DataFrame within the batch. It stays as it is, whatever the batch writes later. After the batch a
-        cleanup may delete what the batch wrote and replaced; `read_state` reads what was committed.
+        Read the DataFrame within the batch. It stays as it is, whatever the batch writes later. After the batch, Spark
+        refuses that of a table with thousands of partitions, and a cleanup may delete what the batch wrote and
+        replaced; `read_state` reads what was committed.
 
         Args:
             columns: The columns to read; by default all.

@@ -32,7 +32,7 @@ from pyspark_checkpointer.spark import (
 from pyspark_checkpointer.spark.arguments import check_key_columns, check_names
 from pyspark_checkpointer.spark.batch import identify
 from pyspark_checkpointer.spark.executors import share
-from pyspark_checkpointer.spark.failure import FOR_TASKS, NEXT_STEP, describe
+from pyspark_checkpointer.spark.failure import AFTER_BATCH, FOR_TASKS, NEXT_STEP, describe
 from pyspark_checkpointer.spark.task_client import TaskRoot, check_tasks
 from tests.cli.conftest import golden
 from tests.spark.conftest import Job
@@ -419,6 +419,10 @@ org.apache.spark.SparkException: Job aborted"""
         (
             RuntimeError("An error occurred while calling o1.collect.\n: java.io.IOException: full\n\tat a.b"),
             f"RuntimeError: java.io.IOException: full: {NEXT_STEP}",
+        ),
+        (
+            RuntimeError("Attempted to use Broadcast(3) after it was destroyed (destroy at x)"),
+            f"RuntimeError: Attempted to use Broadcast(3) after it was destroyed (destroy at x): {AFTER_BATCH}",
         ),
     ],
 )
