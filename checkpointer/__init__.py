@@ -33,29 +33,30 @@ if TYPE_CHECKING:
 
 __all__ = ["AsyncCheckpointer", "Checkpointer", "CleanupPlan", "KeyedState", "RetentionPolicy", "errors"]
 
+if not TYPE_CHECKING:  # a type checker would take every misspelt name for one that this knows
 
-def __getattr__(name: str) -> Any:
-    """Import a name that not every program needs, when it is first asked for.
+    def __getattr__(name: str) -> Any:
+        """Import a name that not every program needs, when it is first asked for.
 
-    `DefaultSource` is Spark's data source "checkpointer": Spark asks each module named `pyspark_…` for one.
-    """
-    if name == "AsyncCheckpointer":
-        from pyspark_checkpointer.client._async import AsyncCheckpointer
+        `DefaultSource` is Spark's data source "checkpointer": Spark asks each module named `pyspark_…` for one.
+        """
+        if name == "AsyncCheckpointer":
+            from pyspark_checkpointer.client._async import AsyncCheckpointer
 
-        return AsyncCheckpointer
-    if name == "CleanupPlan":
-        from pyspark_checkpointer.admin.retention.plan import CleanupPlan
+            return AsyncCheckpointer
+        if name == "CleanupPlan":
+            from pyspark_checkpointer.admin.retention.plan import CleanupPlan
 
-        return CleanupPlan
-    if name == "RetentionPolicy":
-        from pyspark_checkpointer.admin.retention.policy import RetentionPolicy
+            return CleanupPlan
+        if name == "RetentionPolicy":
+            from pyspark_checkpointer.admin.retention.policy import RetentionPolicy
 
-        return RetentionPolicy
-    if name == "DefaultSource":
-        from pyspark_checkpointer.spark import CheckpointerSource
+            return RetentionPolicy
+        if name == "DefaultSource":
+            from pyspark_checkpointer.spark import CheckpointerSource
 
-        return CheckpointerSource
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+            return CheckpointerSource
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
 
 
 def __dir__() -> list[str]:

@@ -9,7 +9,7 @@ read     chains → tasks GET, verify and merge → rows
 
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
-from typing import Any
+from typing import Any, overload
 
 from pyspark.sql import DataFrame
 from pyspark.sql.types import StructType
@@ -82,6 +82,28 @@ class TableState(NotPicklable):
         with self._operation(self._changes.check_open):
             self._changes.upsert(rows)
 
+    @overload
+    def apply(
+        self,
+        rows: DataFrame,
+        function: Callable[[Any, Any], Any],
+        output: None = None,
+        *,
+        order_by: Sequence[str] = (),
+        frames: Frames = "arrow",
+    ) -> None: ...
+
+    @overload
+    def apply(
+        self,
+        rows: DataFrame,
+        function: Callable[[Any, Any], Any],
+        output: StructType | str,
+        *,
+        order_by: Sequence[str] = (),
+        frames: Frames = "arrow",
+    ) -> DataFrame: ...
+
     def apply(
         self,
         rows: DataFrame,
@@ -142,6 +164,28 @@ class TableState(NotPicklable):
         with self._operation(self._changes.check_open):
             call = Application.of(self._changes.name, function, output, order_by, frames, groups=False)
             return self._changes.apply(rows, call)
+
+    @overload
+    def apply_groups(
+        self,
+        rows: DataFrame,
+        function: Callable[[tuple[Any, ...], Any, dict[str, Any] | None], Any],
+        output: None = None,
+        *,
+        order_by: Sequence[str] = (),
+        frames: GroupRows = "rows",
+    ) -> None: ...
+
+    @overload
+    def apply_groups(
+        self,
+        rows: DataFrame,
+        function: Callable[[tuple[Any, ...], Any, dict[str, Any] | None], Any],
+        output: StructType | str,
+        *,
+        order_by: Sequence[str] = (),
+        frames: GroupRows = "rows",
+    ) -> DataFrame: ...
 
     def apply_groups(
         self,
