@@ -105,7 +105,8 @@ class TableEncoder:
             stored = self._schema.arrow_delta(kept=KEPT in changes.column_names)
             with large_rows.explain_arrow_errors(self._table):
                 changes = changes.select(stored.names).cast(stored)
-                file = parquet_encode.encode(changes, self._schema.key, pack=True)
+                # The size of a part counts these columns, as the rows have them in the memory of a reader.
+                file = parquet_encode.encode(self._without_nulls(changes), self._schema.key, pack=True)
             of_rows = rows[PARTITION].to_numpy()
             assert (of_rows[1:] >= of_rows[:-1]).all(), "changes that are not in order"
             return EncodedObject(
@@ -116,6 +117,15 @@ class TableEncoder:
 
     def _stored(self, rows: pa.Table) -> pa.Table:
         return rows.select(self._schema.names).cast(self._schema.arrow())
+
+    def _without_nulls(self, changes: pa.Table) -> pa.Table:
+        """Return the changes without the columns of values that are null in all of them.
+
+        Readers take them for nulls (SPEC, Tables). An upsert may give few of many columns, and a deletion gives none,
+        but in a file even nulls would have a page of each column in each row group.
+        """
+        values = [column.name for column in self._schema.values]
+        return changes.drop_columns([name for name in values if changes[name].null_count == changes.num_rows])
 
     def _check_size(self, partition: int, size: int) -> None:
         """Raise `InvalidStateError` for a partition that is too large.
