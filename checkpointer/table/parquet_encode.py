@@ -23,7 +23,7 @@ from pyspark_checkpointer.manifests.model import Tail
 from pyspark_checkpointer.table import large_rows
 from pyspark_checkpointer.table.block_index import BLOCKS_KEY, IndexBuilder
 from pyspark_checkpointer.table.key_filter import FILTER_KEY, build_filter, key_hashes
-from pyspark_checkpointer.table.schema import PARTITION
+from pyspark_checkpointer.table.schema import KEPT, PARTITION
 
 ROW_GROUP_BYTES = 2 << 20
 """Bytes in memory of a row group of wide rows."""
@@ -208,8 +208,12 @@ def encode(rows: pa.Table, key: Sequence[str] = (), *, pack: bool = False) -> En
 
 
 def _width(rows: pa.Table) -> int:
-    """Return the bytes of a row in memory."""
-    width: int = rows.nbytes // max(rows.num_rows, 1)
+    """Return the bytes of a row in memory, without the text of its kept columns.
+
+    Many rows share a text, which a file has once: in a wide table it would make row groups of few other bytes.
+    """
+    kept = rows[KEPT].nbytes if KEPT in rows.column_names else 0
+    width: int = (rows.nbytes - kept) // max(rows.num_rows, 1)
     return width
 
 

@@ -131,6 +131,15 @@ def test_rows_whose_time_a_pack_lacks_expire_by_the_time_that_they_keep(store: S
     assert [row[1:3] for row in store.feed(after="epoch=2")] == [("expire", 1)]
 
 
+def test_the_columns_that_rows_keep_do_not_part_them() -> None:
+    """The text of the kept columns of 400 is a hundred times as wide as the values, and stored once."""
+    rows, schema = 2000, schema_of({"k": "long"} | {f"c{n}": "long" for n in range(400)}, ["k"])
+    kept = frozenset(column.name for column in schema.values)
+    place = Place(schema)
+    (artifact,) = place.pack({0: [(MERGE, (key, *[None] * 400), kept) for key in range(rows)]}).values()
+    assert pq.read_metadata(pa.BufferReader(place.read(artifact))).num_row_groups == 1
+
+
 def size(root: Path) -> int:
     return sum(os.path.getsize(path) for path in root.rglob("*") if path.is_file())
 
