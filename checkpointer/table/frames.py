@@ -7,6 +7,7 @@ import json
 from itertools import groupby
 from typing import Any, Literal, get_args
 
+import numpy as np
 import pyarrow as pa
 
 from pyspark_checkpointer.errors import IllegalArgumentError
@@ -66,7 +67,8 @@ def to_arrow(given: Any) -> pa.Table | None:
 def _from_pandas(frame: Any) -> pa.Table:
     """Return the columns of a pandas frame, without its index.
 
-    NaN in a column of numpy's floats stays NaN. Arrow would take it for null, which is another key.
+    NaN in a column of numpy's floats stays NaN, and so does one within a value. Arrow would take it for null, which is
+    another key.
     """
     columns, names = [], []
     # A copy, as Arrow would share the memory: a function may fill one frame anew for each key.
@@ -75,12 +77,39 @@ def _from_pandas(frame: Any) -> pa.Table:
             raise TypeError(f"column {name!r:.40}: its name is no text")
         is_plain_float = getattr(values.dtype, "kind", "") == "f" and type(values.dtype).__module__.startswith("numpy")
         try:
-            columns.append(pa.array(values.to_numpy()) if is_plain_float else pa.array(values, from_pandas=True))
+            columns.append(pa.array(values.to_numpy()) if is_plain_float else _from_series(values))
         except (pa.ArrowException, TypeError, ValueError, OverflowError) as error:
             raise ValueError(f"column {name!r}: {error}") from None
         names.append(name)
     index = [name for name in frame.index.names if isinstance(name, str)]
     return pa.table(columns, names=names, metadata={_INDEX: json.dumps(index)})
+
+
+def _from_series(values: Any) -> pa.Array:
+    """Return a column of pandas that is not one of numpy's floats."""
+    found = pa.array(values, from_pandas=True)
+    if values.dtype != object or not pa.types.is_nested(found.type):
+        return found
+    whole = [value if there else None for value, there in zip(values, values.notna(), strict=True)]
+    try:
+        return pa.array(whole, from_pandas=False)
+    # Within them is NA or NaT, or NaN in place of a text.
+    except (pa.ArrowException, TypeError, ValueError):
+        return pa.array([_without_na(value, found.type) for value in whole], from_pandas=False)
+
+
+def _without_na(value: Any, kind: pa.DataType) -> Any:
+    """Return a value with null for each null of pandas but NaN among floats."""
+    if pa.types.is_list(kind) and isinstance(value, (list, tuple, np.ndarray)):
+        return [_without_na(inner, kind.value_type) for inner in value]
+    if pa.types.is_struct(kind) and isinstance(value, dict):
+        return {field.name: _without_na(value.get(field.name), field.type) for field in kind}
+    # Of no type is a part in which Arrow found nulls alone, as it takes NaN for one.
+    if (pa.types.is_floating(kind) or pa.types.is_null(kind)) and isinstance(value, (float, np.floating)):
+        return value
+    import pandas
+
+    return None if pandas.isna(value) else value
 
 
 def is_index(frame: pa.Table, name: str) -> bool:

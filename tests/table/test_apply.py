@@ -21,9 +21,10 @@ from pyspark_checkpointer.table.apply import Applied, UserFunction
 from pyspark_checkpointer.table.change import Change
 from pyspark_checkpointer.table.conform import conform, exact_array
 from pyspark_checkpointer.table.first_seen import FirstSeen
+from pyspark_checkpointer.table.frames import to_arrow
 from pyspark_checkpointer.table.schema import CHANGE, DELETE, KEPT, MERGE, PARTITION, TableSchema
 from pyspark_checkpointer.table.user_calls import FrameCall, GroupCall, Keys, UserFunctionError
-from tests.table.tables import array, long_decimals, mapping, schema_of, struct
+from tests.table.tables import array, long_decimals, mapping, plain, schema_of, struct
 
 SCHEMA = schema_of({"k": "long", "part": "string", "n": "long", "note": "string"}, ["k", "part"])
 OUTPUT = pa.schema([("k", pa.int64()), ("sum", pa.int64())])
@@ -318,6 +319,30 @@ def test_nan_of_pandas_is_no_null() -> None:
     found = applied(lambda r, s: pd.DataFrame({"k": [math.nan], "x": [math.nan]}), rows, schema=schema).changes
     assert found[PARTITION].to_pylist() == [2]
     assert math.isnan(found["x"][0].as_py())
+
+
+VECTORS: dict[str, tuple[Any, list[Any]]] = {
+    "arrays": ([np.array([1.0, math.nan]), None, math.nan], [[1.0, "NaN"], None, None]),
+    "lists": ([[1.0, math.nan, None], pd.NA, [1, math.nan]], [[1.0, "NaN", None], None, [1.0, "NaN"]]),
+    "integers": ([[1, math.nan]], [[1.0, "NaN"]]),
+    "nulls of pandas inside": (
+        [[1.0, math.nan, pd.NA], [np.float64("nan"), pd.NaT]],
+        [[1.0, "NaN", None], ["NaN", None]],
+    ),
+    "dicts": ([{"x": math.nan, "t": "a"}, {"t": math.nan}], [{"x": "NaN", "t": "a"}, {"x": None, "t": None}]),
+    "lists of lists": ([[[math.nan, pd.NA], None]], [[["NaN", None], None]]),
+    "text": ([["a", math.nan]], [["a", None]]),
+    "no lists": ([1.5, math.nan], [1.5, None]),
+}
+"""Objects in a column of pandas, and the values that they are to a table."""
+
+
+@pytest.mark.parametrize("name", VECTORS)
+def test_nan_within_a_value_of_pandas_is_no_null(name: str) -> None:
+    given, wanted = VECTORS[name]
+    found = to_arrow(pd.DataFrame({"v": pd.Series(given, dtype=object)}))
+    assert found is not None
+    assert [plain(value) for value in found["v"].to_pylist()] == [plain(value) for value in wanted]
 
 
 def test_what_arrow_cannot_hold_is_refused_by_name() -> None:
