@@ -15,6 +15,7 @@ from pyspark_checkpointer.errors import IllegalArgumentError
 from pyspark_checkpointer.manifests.json_text import format_time
 from pyspark_checkpointer.manifests.model import Chain, CheckpointId, Clock, Json, Operator
 from pyspark_checkpointer.storage.overlay import OverlayStore
+from pyspark_checkpointer.table import large_rows
 from pyspark_checkpointer.table.conform import check_values
 from pyspark_checkpointer.table.expiry import is_expired, limit
 from pyspark_checkpointer.table.hashing import partitions_of
@@ -23,7 +24,7 @@ from pyspark_checkpointer.table.opening import partition_reader, table_version
 from pyspark_checkpointer.table.row_order import check_unique, in_order, show_key
 from pyspark_checkpointer.table.schema import CHANGE, DELTA_COLUMNS, FIELD_ID, MERGE, PARTITION, Column, TableSchema
 from pyspark_checkpointer.table.schema_evolution import migrated_schema
-from pyspark_checkpointer.table.types import spark_type
+from pyspark_checkpointer.table.types import hold_the_same, spark_type
 from pyspark_checkpointer.table.version import TableVersion
 from pyspark_checkpointer.table.writer import TableWriter, on_top
 
@@ -115,7 +116,7 @@ class _TableTransform:
                 f"{where}: its transform has to return a pyarrow.Table, not {type(made).__name__}"
             )
         # The first partition decides the schema, which the rows are then cast to.
-        self._learn(where, made.schema)
+        self._learn(where, _storable(made.schema))
         rows = self._stored(where, made)
         if partition is not None:
             self._check_place(where, partition, rows, given)
@@ -214,12 +215,21 @@ class _TableTransform:
             )
 
 
+def _storable(schema: pa.Schema) -> pa.Schema:
+    """Return the columns in the forms of Arrow that are stored.
+
+    Polars and pandas return text with 64-bit offsets, and categories: they hold the same values.
+    """
+    fields = [f.with_type(f.type.value_type) if pa.types.is_dictionary(f.type) else f for f in schema]
+    return large_rows.narrow(pa.schema(fields).empty_table()).schema
+
+
 def _described(field: pa.Field, before: Column | None) -> Json:
     """Return a returned column in Spark's JSON.
 
-    It has the type of the old column, if its Arrow type is the same: several Spark types share one.
+    It has the type of the old column, if its Arrow type holds the same: several Spark types share one.
     """
-    if before is not None and before.field().type.equals(field.type):
+    if before is not None and hold_the_same(before.field().type, field.type):
         kind = before.type
     else:
         try:

@@ -3,6 +3,7 @@
 from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 
+import polars as pl
 import pyarrow as pa
 import pyarrow.compute as pc
 import pytest
@@ -11,13 +12,14 @@ from pyspark_checkpointer import compaction, runtime
 from pyspark_checkpointer.errors import IllegalArgumentError
 from pyspark_checkpointer.manifests import codecs
 from pyspark_checkpointer.manifests.model import Clock, Json, Operator
-from pyspark_checkpointer.table import migration
+from pyspark_checkpointer.table import large_rows, migration
 from pyspark_checkpointer.table.expiry import Expire
 from pyspark_checkpointer.table.schema import TableSchema
 from pyspark_checkpointer.table.schema_evolution import extended_schema, first_schema
 from pyspark_checkpointer.table.version import TableVersion
 from pyspark_checkpointer.table.writer import TableWriter
 from tests.checkpoint.migrations import CHANGES, ROWS, SCHEMA, double, old_job, restored, rows_of, write_rows
+from tests.table.plain_store import plain_store, upsert
 from tests.table.tables import array, field, mapping
 from tests.world import Actor, World
 
@@ -85,6 +87,45 @@ def test_a_column_is_combined_as_before_or_as_its_field_says(
     schema = TableSchema.from_json("rows", found.manifest.operators["rows"].schema)
     assert [column.role for column in schema.columns] == ["key", role]
     assert sorted(row[schema.names[1]] for row in found.table("rows").to_pylist()) == [*ROWS.values()]
+
+
+LARGE = {"t": pa.large_string(), "b": pa.large_binary(), "l": pa.large_list(pa.large_string())}
+
+
+def large(rows: pa.Table) -> pa.Table:
+    return large_rows.cast(rows, lambda found: LARGE.get(found.name, found.type))
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        large,
+        lambda rows: rows.set_column(1, "t", rows["t"].dictionary_encode()),
+        lambda rows: large(rows) if 1 in rows["k"].to_pylist() else rows,
+        lambda rows: pl.DataFrame(pl.from_arrow(rows)).to_arrow(),
+    ],
+    ids=["large", "categories", "of some partitions", "polars"],
+)
+def test_a_transform_may_return_any_form_of_arrow_for_text_and_lists(
+    change: Callable[[pa.Table], pa.Table],
+) -> None:
+    with plain_store() as store:
+        tags = pa.array([["x"], None, ["y", None]], pa.list_(pa.string()))
+        store.batch(upsert(k=[1, 2, 3], t=["a", "b", None], b=[b"a", None, b"c"], l=tags))
+        before = store.client.restore()
+        assert before is not None
+        found = store.client.copy().restore(transform={"t": change})
+        assert found is not None
+        assert found.table("t").sort_by("k").equals(before.table("t").sort_by("k"))
+        with store.client.copy() as again:
+            again.restore(transform={"t": change})
+            with again.begin():
+                pass
+        after = store.client.copy().restore()
+        assert after is not None
+        assert after.manifest is not None
+        assert before.manifest is not None
+        assert after.manifest.operators["t"].schema == before.manifest.operators["t"].schema
 
 
 COLLATED = "spark.UTF8_LCASE"
