@@ -6,7 +6,7 @@ from typing import Any
 
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
-from pyspark.sql.types import ArrayType, DataType, MapType, StringType, StructType
+from pyspark.sql.types import ArrayType, DataType, MapType, StringType, StructField, StructType
 
 from pyspark_checkpointer.checkpoint.ancestry import read_clocks
 from pyspark_checkpointer.checkpoint.selector import CheckpointSelector
@@ -217,7 +217,9 @@ def _comparable(value: Column, kind: DataType) -> Column:
         # Maps have no order, so two that differ in it alone are equal.
         return F.array_sort(entries)
     if isinstance(kind, StructType) and _needs_form(kind):
-        fields = [_comparable(value[field.name], field.dataType).alias(field.name) for field in kind.fields]
+        # By number, as names may differ in case alone, which sessions take for one name unless they are told not to.
+        parts = value.cast(StructType([StructField(f"_{n}", f.dataType) for n, f in enumerate(kind.fields)]))
+        fields = [_comparable(parts[f"_{n}"], f.dataType).alias(f"_{n}") for n, f in enumerate(kind.fields)]
         # Without this a null would become a struct of nulls, and equal one.
         return F.when(value.isNotNull(), F.struct(*fields))
     return value

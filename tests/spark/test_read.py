@@ -425,6 +425,20 @@ def test_keys_that_a_collation_takes_for_equal_are_all_looked_up(spark: SparkSes
 
 
 @needs_spark("4.0", VARIANTS)
+def test_fields_whose_names_differ_in_case_alone_are_told_apart(spark: SparkSession, tmp_path: Path) -> None:
+    root = str(tmp_path / "root")
+    spark.conf.set("spark.sql.caseSensitive", "true")
+    try:
+        first, second = (
+            put(spark, root, spark.sql(f"select 1 k, named_struct('a', {n}, 'A', map('x', {m})) s"))
+            for n, m in ((1, 1), (1, 2))
+        )
+    finally:
+        spark.conf.unset("spark.sql.caseSensitive")
+    assert [row.change for row in diff(spark, root, first, second, "t").collect()] == ["updated"]
+    assert diff(spark, root, second, second, "t").count() == 0
+
+
 def test_a_difference_inside_maps_is_seen_and_their_order_is_none(spark: SparkSession, tmp_path: Path) -> None:
     root = str(tmp_path / "root")
 
