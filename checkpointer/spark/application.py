@@ -8,15 +8,17 @@ from typing import Any
 
 import pyarrow as pa
 from pyspark import cloudpickle
+from pyspark.sql import DataFrame
 from pyspark.sql.types import StructField, StructType
 
 from pyspark_checkpointer.errors import IllegalArgumentError
+from pyspark_checkpointer.manifests.model import Json
 from pyspark_checkpointer.spark.arguments import check_names, check_schema
 from pyspark_checkpointer.table.apply import UserFunction
 from pyspark_checkpointer.table.first_seen import FirstSeen
 from pyspark_checkpointer.table.frames import check_frames
 from pyspark_checkpointer.table.schema import TableSchema
-from pyspark_checkpointer.table.types import arrow_type, plain_type
+from pyspark_checkpointer.table.types import arrow_type, plain_type, show_type
 from pyspark_checkpointer.table.user_calls import FrameCall, GroupCall
 
 
@@ -89,6 +91,26 @@ def _nullable(output: StructType) -> StructType:
     return StructType([StructField.fromJson(field) for field in plain["fields"]])
 
 
+def check_given(where: str, rows: DataFrame) -> None:
+    """Raise `IllegalArgumentError` for rows that no Python task can have.
+
+    Arrow in Python has no values of a year-month interval, and Spark would fail in the task, without the column's name.
+    """
+    for field in rows.schema.fields:
+        if _has_months(kind := plain_type(field.jsonValue()["type"])):
+            raise IllegalArgumentError(
+                f"{where}: rows: column {field.name!r} is {show_type(kind)}, of which Python tasks have no values: "
+                "cast year-month intervals to string, or leave the column out"
+            )
+
+
+def _has_months(kind: Json) -> bool:
+    if not isinstance(kind, dict):
+        return str(kind).startswith(("interval year", "interval month"))
+    inner = [kind.get(part) for part in ("elementType", "keyType", "valueType")]
+    return any(map(_has_months, [*inner, *(field["type"] for field in kind.get("fields", ()))]))
+
+
 def _emitted_columns(where: str, output: StructType) -> pa.Schema:
     """Return the columns of emitted rows as Arrow stores them."""
     fields = []
@@ -152,4 +174,4 @@ def _pickling_error(value: Any) -> Exception | None:
     return None
 
 
-__all__ = ["Application"]
+__all__ = ["Application", "check_given"]

@@ -18,7 +18,7 @@ from pyspark_checkpointer.client._sync import Checkpointer
 from pyspark_checkpointer.compaction import all_compactions, compactions_left, table_compactions
 from pyspark_checkpointer.errors import CheckpointError, IllegalArgumentError, InvalidStateError, RetryableError
 from pyspark_checkpointer.manifests.model import Chain
-from pyspark_checkpointer.spark.application import Application
+from pyspark_checkpointer.spark.application import Application, check_given
 from pyspark_checkpointer.spark.apply_task import ApplyTask
 from pyspark_checkpointer.spark.arguments import (
     TableDefinition,
@@ -152,6 +152,8 @@ class TableChanges:
         """
         check_columns(call.where, self._check_frame(call.verb, rows), call.order_by)
         is_ours = isinstance(call.user, FirstSeen)
+        if not is_ours:  # Else each column has to be stored, which says more.
+            check_given(call.where, rows)
         accept = self._columns.accept_first_seen if is_ours else self._columns.accept_keys
         schema = accept(rows, self._known_version().schema)
         function = call.function(schema, self._columns.combine)

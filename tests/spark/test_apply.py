@@ -269,6 +269,16 @@ BAD: dict[str, tuple[Callable[[State, DataFrame], Any], str]] = {
         lambda state, batch: opened(state).apply(batch.selectExpr("*", "1 AS __partition"), running),
         "column '__partition': the name is taken",
     ),
+    "months": (
+        lambda state, batch: opened(state).apply(batch.selectExpr("*", "interval '1' month AS m"), running),
+        "apply(): rows: column 'm' is interval month, of which Python tasks have no values: cast year-month intervals",
+    ),
+    "years within other types": (
+        lambda state, batch: opened(state).apply_groups(
+            batch.selectExpr("*", "map(1, array(named_struct('y', interval '1' year))) AS y"), lambda key, rows, row: {}
+        ),
+        "apply_groups(): rows: column 'y' is map<integer,array<struct<y:interval year>>>, of which Python tasks",
+    ),
     "an unknown order": (
         lambda state, batch: opened(state).apply(batch, running, order_by=["at"]),
         "apply(): order_by: there is no column at; there are key, amount",
