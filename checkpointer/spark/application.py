@@ -71,7 +71,9 @@ class Application:
         is_ours = isinstance(self.user, FirstSeen)
         what = self.where if is_ours else f"{self.where}: {_name(self.user)}"
         emits = f"{self.where}: {'rows' if is_ours else 'output'}"
-        output = None if self.output is None else _emitted_columns(emits, self.output)
+        # Rows of `first_seen` are returned whole, also columns that the table does not have.
+        hint = ", or select the columns that can be returned" if is_ours else ""
+        output = None if self.output is None else _emitted_columns(emits, self.output, hint)
         call: Any = (
             GroupCall(what, self.user, self.frames, schema.arrow(), output or pa.schema([]))
             if self.groups
@@ -111,14 +113,14 @@ def _has_months(kind: Json) -> bool:
     return any(map(_has_months, [*inner, *(field["type"] for field in kind.get("fields", ()))]))
 
 
-def _emitted_columns(where: str, output: StructType) -> pa.Schema:
+def _emitted_columns(where: str, output: StructType, hint: str) -> pa.Schema:
     """Return the columns of emitted rows as Arrow stores them."""
     fields = []
     for field in output.fields:
         try:
             fields.append(pa.field(field.name, arrow_type(plain_type(field.jsonValue()["type"]))))
         except IllegalArgumentError as error:
-            raise IllegalArgumentError(f"{where}: column {field.name!r}: {error}") from None
+            raise IllegalArgumentError(f"{where}: column {field.name!r}: {error}{hint}") from None
     names = [field.name.lower() for field in fields]
     if twice := [field.name for field in fields if names.count(field.name.lower()) > 1]:
         raise IllegalArgumentError(f"{where}: column {twice[0]!r} is there twice: rename one")
