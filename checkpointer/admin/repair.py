@@ -67,9 +67,12 @@ async def repair(
     if older_partitions and not accept_loss:
         raise IllegalArgumentError("older_partitions=True: makes a mix of batches, which goes with accept_loss=True")
     url = session.store.url
+    since = session.swaps
     # Without the lock: `progress` is the user's, and may call this library.
     examined = await _examine(session, wanted, progress)
     async with session.lock:
+        # What was prepared since would be dropped, and its caller was told that it is there.
+        session.refuse_late(since, "the repair compared objects: call it again")
         head, plan = examined.head, examined.salvage.plan
         to = plan.id
         if not plan and not accept_loss:

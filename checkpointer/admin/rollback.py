@@ -45,7 +45,8 @@ async def rollback(
 
     Raises:
         CorruptionError: An object of the checkpoint is damaged. Nothing was changed.
-        InvalidStateError: `_latest` is an old copy that somebody put back. Nothing was changed.
+        InvalidStateError: `_latest` is an old copy that somebody put back. Or another call of this session committed or
+            prepared meanwhile. Nothing was changed.
         ConflictError: The checkpoint was committed since this session last restored.
         RetiredError: The checkpoint was retired meanwhile.
     """
@@ -66,6 +67,7 @@ async def _rollback(
     """Roll back. See `rollback` for the arguments."""
     # Before anything is read: a fenced writer must not roll back, and need not read for long to hear of it.
     session.check_may_write()
+    since = session.swaps
 
     async def read_target(head: Head) -> tuple[Ref, Manifest]:
         # A rewind has looked already. The newer commits, which an old copy of `_latest` does not name, would be buried.
@@ -79,8 +81,12 @@ async def _rollback(
     if target != verified:
         await refuse_damaged(session, target, old, progress)
     async with session.lock:
-        # The base is read only now: comparing may take long, and a job that commits meanwhile is no reason to give up.
         session.check_may_write()
+        # The caller may have given this up and gone on with this session: what it was told is committed or prepared
+        # must stay.
+        session.refuse_late(since, "the rollback compared objects: call it again")
+        # The base is read only now: comparing may take long, and another client that commits meanwhile is no reason to
+        # give up.
         base = base or await session.rollback_base()
         # The target is newer than what this session stands on. A commit on that base would not follow the target, and
         # its swap would be refused.

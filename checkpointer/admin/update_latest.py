@@ -32,6 +32,7 @@ async def update_latest(session: Session, wanted: CheckpointSelector) -> Checkpo
 
     Returns the id that is committed now. Nothing changes where that is committed already.
     """
+    since = session.swaps
     # A manifest that was only saved is in no history, so only its whole id can name it.
     checkpoint = wanted.id or await find(session, wanted)
     base = await session.base()
@@ -47,6 +48,7 @@ async def update_latest(session: Session, wanted: CheckpointSelector) -> Checkpo
         if now is not None and now.id == checkpoint:
             return checkpoint
     if checkpoint.sequence <= base.head.sequence:
+        session.refuse_late(since, "this one looked for the checkpoint: call it again")
         return await rollback(session, CheckpointSelector.parse(checkpoint))
     return await _commit_saved(session.reports.meter(), session, base, checkpoint)
 

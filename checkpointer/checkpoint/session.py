@@ -54,6 +54,8 @@ class Session:
         self._standing: Standing = None
         self.last_restored: Standing = None
         """The base that the last `restore` gave this session."""
+        self.swaps = 0
+        """The number of swaps of `_latest` that commits and the like of this session have begun."""
         self._probed = False
         self._background: asyncio.Task[object] | None = None
         self._reads_state = False
@@ -109,10 +111,7 @@ class Session:
             self.invalidate("restore() was interrupted: call restore() again")
 
     async def rollback_base(self) -> Base:
-        """Return the version that a rollback starts from.
-
-        It is like `base`, but no manifest is read: it may be damaged.
-        """
+        """Return the base of a rollback. No manifest is read: it may be damaged."""
         self.check_may_write()
         return self.restored or Base(await read_head(self.store), None)
 
@@ -155,6 +154,12 @@ class Session:
     def invalidate(self, why: str) -> None:
         """Refuse every write until `restore()` is called. `why` says what happened."""
         self.stand_on(MustRestore(why))
+
+    def refuse_late(self, since: int, told: str) -> None:
+        """Raise if another call committed or prepared since there were `since` swaps."""
+        # The caller may have given this call up, and been told since that the other one succeeded.
+        if self.swaps != since:
+            raise InvalidStateError(f"{self.store.url}: another call of this client committed or prepared while {told}")
 
     def stand_on(self, standing: Standing) -> None:
         """Save on top of a base from now on, or refuse to."""
@@ -201,16 +206,12 @@ class Session:
         try:
             await asyncio.shield(task)  # who stops waiting does not stop the commit
         finally:
-            # A failure is kept until `forget_failure`, since the waiting caller may be gone. A commit that was
-            # cancelled has no failure to keep.
+            # A failure is kept until `forget_failure`: the waiting caller may be gone. A cancelled commit has none.
             if task.done() and (task.cancelled() or task.exception() is None):
                 self._forget(task)
 
     def forget_failure(self, error: BaseException) -> None:
-        """Forget a commit that failed in the background.
-
-        Its error has now reached a caller.
-        """
+        """Forget a commit that failed in the background, as a caller was told now."""
         task = self._background
         if task is not None and task.done() and not task.cancelled() and task.exception() is error:
             self._forget(task)
@@ -286,6 +287,7 @@ class Session:
     async def _swap(self, base: Base, attempt: Ref, edit_pointer: EditPointer) -> Swapped:
         # Before the first swap on a new root. A store that ignores conditions would accept the swaps of two writers.
         await self.prove_conditions(base.head)
+        self.swaps += 1
         try:
             swapped = await self.owner.swap(self.store, self.host, base, attempt, edit_pointer, lambda: self.restored)
         # The order counts: fenced and retired are conflicts too.

@@ -436,6 +436,7 @@ class Checkpointer(SyncFace):
         Raises:
             CheckpointNotFoundError: No live checkpoint is meant by `to`.
             CorruptionError: An object of it is missing or damaged. Nothing was changed.
+            InvalidStateError: Another call of this client committed or prepared meanwhile. Nothing was changed.
 
         Examples:
             >>> visits["ann"] = 1000  # a mistake

@@ -826,3 +826,16 @@ def test_commits_meanwhile_are_no_old_copy(world: World) -> None:
     with suppress(CheckpointError):
         other.rollback(ids[2])
     assert world.actor().verify()
+
+
+def test_a_repair_does_not_drop_what_its_client_prepared_since_the_call(world: World) -> None:
+    """Its caller may have given it up, and another system may have committed in trust of what was prepared."""
+    client = world.actor()
+    (first,) = line(client, 1)
+    spoil(world, own_of(world, first, "artifacts/op/"))
+    prepared: list[Any] = []
+    client.faults.call(lambda _: prepared.append(attempt(client, b"2").prepare()), "get", path="artifacts/")
+    with pytest.raises(InvalidStateError, match="another call of this client"):
+        client.repair(first, accept_loss=True)
+    prepared[0].commit()
+    assert latest(world.actor()) == b"2"

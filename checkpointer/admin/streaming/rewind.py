@@ -52,8 +52,9 @@ async def rewind(
 
     See `Checkpointer.rewind`.
     """
+    since = session.swaps
     target = await find(session, to)
-    async with _open_query(session, where) as query:
+    async with _open_query(session, since, where) as query:
         return await (await _attempt_to(query, target)).run(options)
 
 
@@ -62,13 +63,13 @@ async def undo(session: Session, where: SparkCheckpointLocation, options: Rewind
 
     See `Checkpointer.undo_rewind`.
     """
-    async with _open_query(session, where) as query:
+    async with _open_query(session, session.swaps, where) as query:
         attempt = await _plan_undo(query)
         return query.unchanged() if attempt is None else await attempt.run(options)
 
 
 @asynccontextmanager
-async def _open_query(session: Session, where: SparkCheckpointLocation) -> AsyncIterator[RewoundQuery]:
+async def _open_query(session: Session, since: int, where: SparkCheckpointLocation) -> AsyncIterator[RewoundQuery]:
     """Open Spark's checkpoint, and yield the query with the rewinds begun so far."""
     # Read once, at the beginning: the rewind's swap has to be on what the plan was made for.
     base = await session.read_base()
@@ -80,7 +81,7 @@ async def _open_query(session: Session, where: SparkCheckpointLocation) -> Async
     spark = where.open(session.store.url, last)
     with ExitStack() as refusing:
         try:
-            yield RewoundQuery(session, base, base.parent, last, spark, await read_records(spark), refusing)
+            yield RewoundQuery(session, since, base, base.parent, last, spark, await read_records(spark), refusing)
         finally:
             await spark.close()
 

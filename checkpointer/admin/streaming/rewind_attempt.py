@@ -42,6 +42,8 @@ class RewoundQuery:
     """
 
     session: Session
+    since: int
+    """The `swaps` of the session when the verb was called."""
     base: Base
     committed: Ref
     last: Job
@@ -169,7 +171,7 @@ class RewindAttempt:
             await savepoint(session, record.savepoint, CheckpointSelector.parse(committed))
         try:
             await self._roll_back(new, job)
-        except RetiredError:
+        except (InvalidStateError, RetiredError):
             await self._withdraw(record)
             raise
         except ConflictError as error:
@@ -183,6 +185,9 @@ class RewindAttempt:
         A job that has committed since makes the swap fail.
         """
         session = self.query.session
+        # The swap would refuse a later commit. What was prepared since would be dropped, though, and the session must
+        # not go back to the base.
+        session.refuse_late(self.query.since, "the rewind compared objects: call it again")
         session.stand_on(self.query.base)
         try:
             # With the base, since another task of this client may restore or commit before the rollback has the lock.

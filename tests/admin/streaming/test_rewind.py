@@ -357,6 +357,38 @@ def test_after_a_rewind_a_batch_begins_without_a_restore(query: Query) -> None:
     assert parent.epoch == TO
 
 
+@pytest.mark.parametrize("verb", ["rewind", "undo_rewind"])
+@pytest.mark.parametrize("kind", ["commit", "prepare"])
+def test_a_rewind_undoes_nothing_of_its_client_since_the_call(
+    query: Query, monkeypatch: pytest.MonkeyPatch, verb: str, kind: str
+) -> None:
+    """Its caller may have given it up, and gone on."""
+    original = rewind_attempt.refuse_damaged
+
+    async def after_another(*args: Any) -> None:
+        cp = await client.begin(LAST + 1)
+        after.append(await cp.commit() if kind == "commit" else await cp.prepare())
+        await original(*args)
+
+    after: list[Any] = []
+    query.run()
+    if verb == "undo_rewind":
+        Checkpointer(query.root).rewind(query.spark, to=BACK)
+    client = AsyncCheckpointer(query.root)
+    run_sync(client.restore())
+    made = Checkpointer(query.root).savepoints()
+    monkeypatch.setattr(rewind_attempt, "refuse_damaged", after_another)
+    with pytest.raises(InvalidStateError, match="another call of this client"):
+        run_sync(client.rewind(query.spark, to="epoch=0") if verb == "rewind" else client.undo_rewind(query.spark))
+    if kind == "prepare":
+        run_sync(after[0].commit())
+    latest = Checkpointer(query.root).restore()
+    assert latest is not None
+    assert latest.epoch == LAST + 1
+    assert Checkpointer(query.root).savepoints() == made
+    run_sync(client.new_id())
+
+
 def test_an_undo_of_a_rewind_that_was_interrupted_cuts_nothing_more(
     query: Query, monkeypatch: pytest.MonkeyPatch
 ) -> None:
