@@ -113,6 +113,9 @@ def inherited(standing: Standing) -> Standing:
     # The transformed objects lie above a store of the parent, whose connections do not survive the fork.
     if isinstance(standing, Base) and standing.migrated is not None:
         return MustRestore("this process was forked before a migration was committed: call restore() again")
+    # Nobody replaced the child, which is a writer of its own. But its copy is older than what is committed.
+    if isinstance(standing, Fenced):
+        return MustRestore("this process was forked from one that another writer replaced: call restore() first")
     return standing
 
 

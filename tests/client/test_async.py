@@ -681,14 +681,20 @@ def test_a_forked_child_goes_on_from_what_its_parent_restored(tmp_path: Path) ->
     with pytest.raises(FencedError, match="this process was forked meanwhile"):
         commit("z")
 
-    def stay_fenced() -> None:
-        with pytest.raises(FencedError):
-            client.begin()
+    def go_on_after_a_restore() -> None:
+        with pytest.raises(InvalidStateError, match="forked from one that another writer replaced: call restore"):
+            commit("z")
+        assert client.restore() is not None
+        put(client, b"of a writer of its own")
 
     def have_a_child() -> None:
-        assert in_child(stay_fenced) == 0
+        assert in_child(go_on_after_a_restore) == 0
+        with pytest.raises(InvalidStateError, match="call restore"):
+            client.begin()
 
     assert in_child(have_a_child) == 0
+    with pytest.raises(FencedError):
+        client.begin()
 
 
 def test_a_forked_child_must_restore_where_its_parent_must(tmp_path: Path) -> None:
