@@ -72,7 +72,14 @@ With more of them, the commit would write many deltas that it does not change.
 INLINE_UNCHANGED = 512
 """The most artifacts of operators that a commit does not change that the manifest itself holds.
 
-If `DELTAS_OF_CHANGE` for each changed chain is more, that is the limit.
+If `DELTAS_OF_CHANGE` for each changed chain is more, that is the limit. Those of operators with fewer than
+`SMALLEST_UNCHANGED` do not count.
+"""
+
+SMALLEST_UNCHANGED = 32
+"""The fewest artifacts of an operator that get a segment though a commit does not change them.
+
+They take 3 to 8 kB of a manifest. That is about what one request is worth.
 """
 
 SEGMENT_FAN_OUT = 4
@@ -505,14 +512,16 @@ def unchanged_beyond_manifest(artifacts: Mapping[str, int], changed: int) -> set
     `artifacts` has the number of artifacts of each operator that the commit does not change, and that has no segments
     yet. `changed` is the number of chains that it changes.
 
-    Rule: the largest get one, until those that are left have at most `INLINE_UNCHANGED` artifacts, or
-    `DELTAS_OF_CHANGE` for each changed chain if that is more.
+    Rule: of those with at least `SMALLEST_UNCHANGED` artifacts, the largest get one, until the others of them have at
+    most `INLINE_UNCHANGED` artifacts, or `DELTAS_OF_CHANGE` for each changed chain if that is more.
 
     Cost: one request for each of them. The commits that leave it alone write one reference to it, and a restore reads
     it with one more request. A commit that changes it writes its chains in the manifest again.
     """
-    left, found = sum(artifacts.values()), set[str]()
-    for name, count in sorted(artifacts.items(), key=itemgetter(1), reverse=True):
+    # The reference to a segment takes as many bytes as one or two artifacts: small operators would gain nothing.
+    large = {name: count for name, count in artifacts.items() if count >= SMALLEST_UNCHANGED}
+    left, found = sum(large.values()), set[str]()
+    for name, count in sorted(large.items(), key=itemgetter(1), reverse=True):
         if left <= max(INLINE_UNCHANGED, DELTAS_OF_CHANGE * changed):
             break
         left -= count

@@ -116,6 +116,21 @@ def test_a_commit_writes_few_chains_of_operators_that_it_leaves_alone(world: Wor
         assert restored.operator(name).read([7]) == writer.operator(name).read([7])
 
 
+@pytest.mark.parametrize("partitions", [1, 8])
+def test_small_operators_that_a_commit_leaves_alone_cost_no_request(world: World, partitions: int) -> None:
+    client, names = world.actor(), [f"tenant {number}" for number in range(600 // partitions)]
+    for number in range(4):
+        client.faults.forget()
+        with client.begin() as cp:
+            for name in names if number == 0 else names[number : number + 1]:
+                for partition in range(partitions):
+                    cp.snapshot(name, partition, b"%d" % number)
+        assert number == 0 or client.faults.counts == {"put": 2, "swap": 1}
+    reader = world.actor()
+    assert reader.restore() is not None
+    assert reader.faults.counts == {"get": 2}
+
+
 def test_a_restore_is_two_gets_and_one_for_each_object(counted: Counted) -> None:
     state = KeyedState({n: n for n in range(500)})
     for number in range(3):

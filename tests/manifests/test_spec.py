@@ -23,7 +23,13 @@ import zstandard
 from pyspark_checkpointer import KeyedState
 from pyspark_checkpointer.checkpoint.latest import MAX_POINTER
 from pyspark_checkpointer.checkpoint.metadata import MAX_CATALOG, MAX_MANIFEST
-from pyspark_checkpointer.compaction import DELTAS_OF_CHANGE, INLINE, INLINE_DELTAS, INLINE_UNCHANGED
+from pyspark_checkpointer.compaction import (
+    DELTAS_OF_CHANGE,
+    INLINE,
+    INLINE_DELTAS,
+    INLINE_UNCHANGED,
+    SMALLEST_UNCHANGED,
+)
 from pyspark_checkpointer.manifests import map_expiry, object_paths
 from pyspark_checkpointer.manifests.catalog_json import decode_catalog, encode_catalog
 from pyspark_checkpointer.manifests.codecs import MAX_MAP_PARTITIONS
@@ -459,6 +465,7 @@ def test_numbers_in_the_text_are_those_of_the_code() -> None:
     assert f"Up to {INLINE} chains of an operator stand in the manifest, with up to {INLINE_DELTAS} deltas" in protocol
     assert f"or {DELTAS_OF_CHANGE} for each chain that" in protocol
     assert f"at most {INLINE_UNCHANGED} artifacts" in protocol
+    assert re.search(rf"with {SMALLEST_UNCHANGED}\s+artifacts or more that the checkpoint does not change", protocol)
     assert f"a window of at most {MAX_WINDOW >> 20} MiB" in SPEC
     assert f"At most {MAX_DEPTH} extensions" in SPEC
     assert f"at most {object_paths.MAX_NAME} bytes" in SPEC
