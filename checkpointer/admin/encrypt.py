@@ -191,11 +191,12 @@ class _Encrypting:
         # Objects that an earlier round began to copy, and did not finish before it met a missing one, are copied again.
         begun, live = set(self._copied), set[str]()
         self._total = self.bytes
-        queue = UploadQueue()
+        queue, segments = UploadQueue(), metadata.Segments(self._reader, self._host)
         try:
             async for ref, manifest in self._live(head):
                 sizes = {s.path: s.size for operator in manifest.operators.values() for s in operator.segments}
-                loaded = await metadata.load_operators(self._reader, self._host, manifest)
+                loaded = await segments.load(manifest)
+                segments.forget_but([manifest])
                 for operator in loaded.operators.values():
                     # One of which nobody reads a byte may be missing (SPEC, Restore).
                     sizes |= {one.path: one.size for one in operator.artifacts() if one.length}

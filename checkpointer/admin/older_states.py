@@ -6,6 +6,7 @@ Going from parent to parent instead would be wrong: after a rollback, the parent
 from.
 """
 
+import asyncio
 from collections.abc import Mapping
 from dataclasses import replace
 
@@ -32,10 +33,10 @@ class OlderStates:
     """
 
     def __init__(self, session: Session, found: StoreScan, slices: SliceChecks) -> None:
-        self._session = session
         self._found = found
         self._slices = slices
         self._loaded: dict[CheckpointId, Manifest] = {}
+        self._segments = metadata.Segments(session.store, session.host)
 
     async def find_chain(
         self, name: str, operator: Operator, partition: int
@@ -106,20 +107,20 @@ class OlderStates:
         """Return a manifest with the chains of those operators whose segments can be read."""
         if checkpoint not in self._loaded:
             manifest = self._found.manifests[checkpoint][1]
-            operators = dict(manifest.operators)
-            for name, operator in manifest.operators.items():
-                # One operator at a time: a damaged segment of one does not cost the others.
-                alone = replace(manifest, operators={name: operator})
-                try:
-                    loaded = await metadata.load_operators(self._session.store, self._session.host, alone)
-                    operators[name] = loaded.operators[name]
-                except UnsupportedFormatError:
-                    # What a newer library wrote is not damage, and must not be taken for a loss.
-                    raise
-                except DAMAGE:
-                    continue
-            self._loaded[checkpoint] = replace(manifest, operators=operators)
+            operators = manifest.operators
+            loaded = await asyncio.gather(*(self._load_operator(name, one) for name, one in operators.items()))
+            self._loaded[checkpoint] = replace(manifest, operators=dict(zip(operators, loaded, strict=True)))
         return self._loaded[checkpoint]
+
+    async def _load_operator(self, name: str, operator: Operator) -> Operator:
+        # Each for itself: a damaged segment of one operator does not cost the others.
+        try:
+            return await self._segments.load_operator(name, operator)
+        except UnsupportedFormatError:
+            # What a newer library wrote is not damage, and must not be taken for a loss.
+            raise
+        except DAMAGE:
+            return operator
 
     def _epoch(self, ref: Ref) -> int | None:
         """Return the epoch of a checkpoint whose manifest was found."""

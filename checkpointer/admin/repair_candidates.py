@@ -99,8 +99,10 @@ async def scan_store(session: Session, latest: bytes, log: SparkLog | None = Non
             found[known] = one
     entries = await _read_catalogs(session, [path for path in owners if path.startswith(object_paths.CATALOGS)])
     evidence = _Evidence.collect(latest, log, [manifest for _, manifest in found.values()], entries)
+    segments = metadata.Segments(store, session.host)
     for ref, manifest in found.values():
-        missing, size = await _missing(session, ref, manifest, sizes)
+        missing, size = await _missing(segments, ref, manifest, sizes)
+        segments.forget_but([manifest])
         listed.append(evidence.weigh(ref, manifest, missing, size))
     newest = max((candidate.id.sequence for candidate in listed if not candidate.unfinished), default=0)
     listed.sort(key=lambda candidate: _rank(candidate, newest), reverse=True)
@@ -227,7 +229,9 @@ def _newest_savepoints(entries: Sequence[tuple[CatalogEntry, int]]) -> list[Cata
     return sorted(last.values(), key=lambda entry: (entry.ref.id, entry.name))
 
 
-async def _missing(session: Session, ref: Ref, manifest: Manifest, sizes: Mapping[str, int]) -> tuple[list[str], int]:
+async def _missing(
+    segments: metadata.Segments, ref: Ref, manifest: Manifest, sizes: Mapping[str, int]
+) -> tuple[list[str], int]:
     """Return the problems of the objects that a checkpoint needs, and their bytes.
 
     A problem is an object that the listing does not show, or shows with another size.
@@ -236,7 +240,7 @@ async def _missing(session: Session, ref: Ref, manifest: Manifest, sizes: Mappin
     wanted = {segment.path: segment.size for op in manifest.operators.values() for segment in op.segments}
     problems = []
     try:
-        whole = await metadata.load_operators(session.store, session.host, manifest)
+        whole = await segments.load(manifest)
     except UnsupportedFormatError:
         raise
     # The missing segment is told below, like every other missing object.

@@ -112,7 +112,7 @@ class Segments:
         if not any(op.segments for op in manifest.operators.values()):
             return manifest
         names = list(manifest.operators)
-        loaded = await asyncio.gather(*(self._load(name, manifest.operators[name]) for name in names))
+        loaded = await asyncio.gather(*(self.load_operator(name, manifest.operators[name]) for name in names))
         return replace(manifest, operators=dict(zip(names, loaded, strict=True)))
 
     def forget_but(self, manifests: Iterable[Manifest]) -> None:
@@ -120,13 +120,15 @@ class Segments:
         named = {(n, s.path) for manifest in manifests for n, op in manifest.operators.items() for s in op.segments}
         self._read = {key: task for key, task in self._read.items() if key in named}
 
-    async def _load(self, name: str, operator: Operator) -> Operator:
+    async def load_operator(self, name: str, operator: Operator) -> Operator:
+        """Return an operator with all its chains. Raises as `load` does."""
         if not operator.segments:
             return operator
-        patches = await asyncio.gather(*(self._get(name, operator, segment) for segment in operator.segments))
+        patches = await asyncio.gather(*(self.read(name, operator, segment) for segment in operator.segments))
         return await self._host.run(lambda: segments.load(f"operator {name!r}", operator, patches))
 
-    async def _get(self, name: str, operator: Operator, segment: Segment) -> Patches:
+    async def read(self, name: str, operator: Operator, segment: Segment) -> Patches:
+        """Return what one segment of an operator says. Raises as `load` does."""
         key = (name, segment.path)
         # The task is kept and not its result, so that two who ask at the same time share one request.
         if key not in self._read or _may_succeed_now(self._read[key]):

@@ -15,7 +15,7 @@ from dataclasses import replace
 from datetime import UTC, datetime
 from functools import partial
 
-from pyspark_checkpointer.checkpoint import download, metadata
+from pyspark_checkpointer.checkpoint import metadata
 from pyspark_checkpointer.checkpoint.comparison import Comparison
 from pyspark_checkpointer.checkpoint.history import begin_walk, find_above, read_history
 from pyspark_checkpointer.checkpoint.latest import Head, find_head
@@ -137,7 +137,8 @@ class Verifier:
         self._seed = session.host.token(16).encode()
         self._shared = metadata.Segments(self._store, self._host)
         self._loaded: dict[tuple[str, ...], Operator] = {}
-        self._segments: dict[str, bool] = {}
+        self._segments: dict[str, asyncio.Task[bool]] = {}
+        """Whether each segment that was looked at is intact."""
         self._looked_at: set[Artifact] = set()
         self.manifests: dict[Ref, Manifest] = {}
         self.catalog: Catalog | None = None
@@ -293,39 +294,42 @@ class Verifier:
 
         It has only the operators that were asked for.
         """
-        operators = {}
-        for name, operator in manifest.operators.items():
-            if self._operator not in (None, name):
-                continue
-            # By the whole stack of segments: checkpoints between two changes of an operator share it, and the chains
-            # are built once.
-            key = (name, *(segment.path for segment in operator.segments))
-            if operator.segments and key not in self._loaded:
-                if not all(await asyncio.gather(*map(self._read_segment, operator.segments))):
-                    continue
-                with self.noting(key[-1]):
-                    whole = replace(manifest, operators={name: operator})
-                    self._loaded[key] = (await self._shared.load(whole)).operators[name]
-            if not operator.segments:
-                operators[name] = operator
-            elif (loaded := self._loaded.get(key)) is not None:
-                # Only the chains are shared: a checkpoint may change the schema of an operator and nothing else.
-                operators[name] = replace(operator, chains=loaded.chains, patches=loaded.patches)
+        names = [name for name in manifest.operators if self._operator in (None, name)]
+        # All at once: dozens of operators may have a segment or two. The store bounds the requests.
+        loaded = await asyncio.gather(*(self._with_chains(name, manifest.operators[name]) for name in names))
+        operators = {name: one for name, one in zip(names, loaded, strict=True) if one is not None}
         return replace(manifest, operators=operators)
 
-    async def _read_segment(self, segment: Segment) -> bool:
+    async def _with_chains(self, name: str, operator: Operator) -> Operator | None:
+        """Return an operator with its chains; None if a segment of it is damaged."""
+        if not operator.segments:
+            return operator
+        # By the whole stack of segments: checkpoints between two changes of an operator share it, and the chains are
+        # built once.
+        key = (name, *(segment.path for segment in operator.segments))
+        if key not in self._loaded:
+            if not all(await asyncio.gather(*(self._is_intact(name, operator, s) for s in operator.segments))):
+                return None
+            with self.noting(key[-1]):
+                self._loaded[key] = await self._shared.load_operator(name, operator)
+        loaded = self._loaded.get(key)
+        # Only the chains are shared: a checkpoint may change the schema of an operator and nothing else.
+        return None if loaded is None else replace(operator, chains=loaded.chains, patches=loaded.patches)
+
+    async def _is_intact(self, name: str, operator: Operator, segment: Segment) -> bool:
         """Return whether a segment is intact; each is looked at once."""
-        path = segment.path
-        if path not in self._segments:
-            # Noted first, because a damaged segment is one finding, whoever asks for it next.
-            self._segments[path] = False
-            with self.noting(path):
-                data = (await self._store.get(path, limit=segment.size)).data
-                await download.verify_bytes(self._host, path, data, segment.size, object_paths.digest_of(path))
-                self._segments[path] = True
-                self.objects += 1
-                self.bytes += segment.size
-        return self._segments[path]
+        if segment.path not in self._segments:
+            # A damaged segment is one finding, whoever asks for it next.
+            self._segments[segment.path] = asyncio.ensure_future(self._read_segment(name, operator, segment))
+        return await self._segments[segment.path]
+
+    async def _read_segment(self, name: str, operator: Operator, segment: Segment) -> bool:
+        with self.noting(segment.path):
+            await self._shared.read(name, operator, segment)
+            self.objects += 1
+            self.bytes += segment.size
+            return True
+        return False
 
     def _naming(self, path: str) -> Iterator[CheckpointId]:
         """Yield the checkpoints that need an object."""

@@ -2,8 +2,10 @@
 
 import asyncio
 import math
+import threading
 from collections import Counter
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -12,14 +14,17 @@ from pyspark_checkpointer import Checkpointer, KeyedState
 from pyspark_checkpointer.checkpoint.history import READ_BATCH
 from pyspark_checkpointer.checkpoint.resolve import find
 from pyspark_checkpointer.checkpoint.selector import CheckpointSelector
-from pyspark_checkpointer.compaction import INLINE
+from pyspark_checkpointer.compaction import INLINE, SMALLEST_UNCHANGED
 from pyspark_checkpointer.errors import IllegalArgumentError
+from pyspark_checkpointer.manifests import object_paths
 from pyspark_checkpointer.manifests.digest import Bytes
 from pyspark_checkpointer.runtime import run_sync
 from pyspark_checkpointer.storage import open_store
 from pyspark_checkpointer.storage.base import Blob, ListingPage
+from pyspark_checkpointer.storage.encryption.key_providers import KeyFile
 from pyspark_checkpointer.storage.memory.store import MemoryStore
 from pyspark_checkpointer.storage.request_path import LimitedStore, RetryingStore
+from pyspark_checkpointer.testing import injected
 from pyspark_checkpointer.testing.faults import Faults
 from pyspark_checkpointer.testing.store import FaultyStore
 from tests.conftest import Root
@@ -114,6 +119,50 @@ def test_a_commit_writes_few_chains_of_operators_that_it_leaves_alone(world: Wor
         deltas = [*map(str, range(1, 16))] + (["more"] if number < 20 else [])
         assert restored.operator(name).read([3]) == {3: [b"0", *(text.encode() for text in deltas)]}
         assert restored.operator(name).read([7]) == writer.operator(name).read([7])
+
+
+def commit_large_maps(world: World, names: list[str], commits: int) -> None:
+    """Commit maps of so many chains that those which a commit leaves alone stand in segments."""
+    client = world.actor()
+    for number in range(commits):
+        with client.begin() as cp:
+            for name in names if number == 0 else names[number : number + 1]:
+                for partition in range(SMALLEST_UNCHANGED + 1):
+                    cp.snapshot(name, partition, b"%d" % number)
+
+
+@pytest.mark.parametrize("verb", ["verify", "previous"])
+def test_a_verification_reads_each_segment_once_and_those_of_all_operators_at_once(world: World, verb: str) -> None:
+    commit_large_maps(world, [f"map {number}" for number in range(40)], 3)
+    segments = world.objects(object_paths.SEGMENTS)
+    assert len(segments) > 20
+    reader = world.actor()
+    # Each operator has one: it breaks if no two are asked for at the same time.
+    together = threading.Barrier(2)
+    reader.faults.call(lambda _: together.wait(10), "get", path=object_paths.SEGMENTS, times=2)
+    if verb == "verify":
+        assert reader.verify()
+    else:
+        assert reader.restore(on_corruption="previous") is not None
+    paths = [path for path in reader.faults.paths("get") if path in segments]
+    assert len(paths) == len(set(paths))
+
+
+@pytest.mark.parametrize("verb", ["repair_candidates", "encrypt"])
+def test_a_walk_over_all_checkpoints_reads_shared_segments_once(world: World, tmp_path: Path, verb: str) -> None:
+    commit_large_maps(world, [f"map {number}" for number in range(40)], 20)
+    segments, faults = world.objects(object_paths.SEGMENTS), Faults()
+    with injected(faults):
+        walker = Checkpointer(world.store.url)
+        if verb == "encrypt":
+            (tmp_path / "key").write_bytes(bytes(32))
+            walker.encrypt(KeyFile(tmp_path / "key"))
+        else:
+            walker.repair_candidates()
+    reads = Counter(path for path in faults.paths("get") if path in segments)
+    assert reads
+    # An encryption reads each once more, to copy it.
+    assert max(reads.values()) <= (2 if verb == "encrypt" else 1)
 
 
 @pytest.mark.parametrize("partitions", [1, 8])
