@@ -35,6 +35,14 @@ async def _after_background(session: Session, work: Coroutine[Any, Any, T]) -> T
     return await work
 
 
+async def _restored(
+    session: Session, work: Callable[[], Coroutine[Any, Any, CheckpointReader | None]]
+) -> CheckpointReader | None:
+    """Run a restore once the commit in the background has ended, and report it."""
+    # Made only here: Python would warn of coroutines within one that is cancelled before it begins.
+    return await session.reports.restoring(_after_background(session, work()))
+
+
 async def tell_async(session: Session, work: Coroutine[Any, Any, T], *, shield: bool = True) -> T:
     """Await work, and note that its error has reached the caller."""
     try:
@@ -124,8 +132,7 @@ class AsyncFace(Client):
         If it ended later, it would change what `begin` builds on.
         """
         with doubting(session.doubt_restore, work) as watched:
-            restoring = _after_background(session, watched())
-            return await tell_async(session, session.reports.restoring(restoring), shield=False)
+            return await tell_async(session, _restored(session, watched), shield=False)
 
     def _repr_html_(self) -> str:
         """Name the call to make.
@@ -152,8 +159,7 @@ class SyncFace(Client):
         self, session: Session, work: Callable[[], Coroutine[Any, Any, CheckpointReader | None]]
     ) -> CheckpointReader | None:
         with doubting(session.doubt_restore, work) as watched:
-            restoring = _after_background(session, watched())
-            return tell_sync(session, session.reports.restoring(restoring))
+            return tell_sync(session, _restored(session, watched))
 
     def _repr_html_(self) -> str:
         """Show the newest checkpoints in a notebook, or why they cannot be read.

@@ -1,6 +1,7 @@
 """Loops, threads, forks and pickles: the same verbs work from anywhere, and a session stays in its process."""
 
 import asyncio
+import gc
 import inspect
 import os
 import pickle
@@ -8,6 +9,7 @@ import signal
 import threading
 import traceback
 import uuid
+import warnings
 from collections.abc import Callable, Coroutine
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import nullcontext
@@ -568,6 +570,23 @@ def test_a_restore_that_was_given_up_moves_no_later_commit(world: World) -> None
 
     asyncio.run(asyncio.wait_for(run(), 30))
     assert latest(world.actor()) == b"3"
+
+
+def test_a_restore_that_is_cancelled_before_it_begins_warns_of_nothing(world: World) -> None:
+    client = AsyncCheckpointer(world.store.url)
+
+    async def give_up() -> None:
+        with pytest.raises(TimeoutError):
+            async with asyncio.timeout(0):
+                await client.restore()
+        await client.read_latest()
+
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        for _ in range(20):
+            asyncio.run(give_up())
+        gc.collect()
+    assert [str(warning.message) for warning in caught] == []
 
 
 def test_a_cancelled_wait_for_a_turn_does_no_harm(world: World) -> None:
