@@ -1,7 +1,5 @@
 """Implement `checkpointer history`: what each checkpoint did to one key."""
 
-from typing import Any
-
 import click
 
 from pyspark_checkpointer.checkpoint.key_history import KeyHistory
@@ -10,7 +8,7 @@ from pyspark_checkpointer.checkpoint.restore import CheckpointReader
 from pyspark_checkpointer.checkpoint.selector import LATEST, CheckpointSelector
 from pyspark_checkpointer.cli import schemas
 from pyspark_checkpointer.cli.arguments import CHECKPOINT, OPERATOR
-from pyspark_checkpointer.cli.key_argument import KEY, KeyCommand
+from pyspark_checkpointer.cli.key_argument import KEY, KeyCommand, TypedKey
 from pyspark_checkpointer.cli.screen import print_json, print_line, print_table, to_text
 from pyspark_checkpointer.cli.table import TextColumn
 from pyspark_checkpointer.cli.verb import Opened, verb
@@ -27,8 +25,10 @@ _COLUMNS = (
 )
 
 NOTE = """KEY is written as `cat` and `diff` write it: a JSON value, or an object with one name that begins with `$`.
-What is no JSON is text: ann means "ann". Of a table it is an object of its key columns, {"user": "ann", "day": 7}, or
-the value alone where there is one column. A text that begins with `-` and no digit needs `--` before it."""
+What is no JSON is text: ann means "ann". 1001, true and null mean the texts "1001", "true" and "null" where nothing
+else of that key is found, since a shell takes the quotes of "1001" away; '"1001"' means the text alone. Of a table KEY
+is an object of its key columns, {"user": "ann", "day": 7}, or the value alone where there is one column. A text that
+begins with `-` and no digit needs `--` before it."""
 
 
 @verb(
@@ -44,7 +44,7 @@ the value alone where there is one column. A text that begins with `-` and no di
 @click.option("--after", type=CHECKPOINT, metavar="CHECKPOINT", help="Begin with what came after this checkpoint.")
 @click.option("--to", type=CHECKPOINT, metavar="CHECKPOINT", help="End with this checkpoint, not with the latest.")
 def command(
-    store: Opened, operator: str, key: Any, after: CheckpointSelector | None, to: CheckpointSelector | None
+    store: Opened, operator: str, key: TypedKey, after: CheckpointSelector | None, to: CheckpointSelector | None
 ) -> None:
     """Show what each checkpoint did to one key of a map or a table.
 
@@ -54,7 +54,7 @@ def command(
     wanted = to or CheckpointSelector(LATEST)
     listed = store.read(lambda session: read_listed(session, wanted))
     reader = CheckpointReader(store.session, listed.manifest, None)
-    found = store.read(lambda _: key_history(reader, operator, key, after, as_json=True))
+    found = store.read(lambda _: key_history(reader, operator, key.key, after, as_json=True, typed=key.typed))
     if store.json:
         print_json(_document(found))
         return

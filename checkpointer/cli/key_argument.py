@@ -4,6 +4,7 @@ import json
 import re
 from base64 import b64decode
 from collections.abc import Callable
+from dataclasses import dataclass
 from datetime import date, datetime, time, timedelta
 from decimal import Decimal, InvalidOperation
 from typing import Any, NoReturn
@@ -36,19 +37,27 @@ class KeyCommand(click.Command):
         return super().parse_args(ctx, args)
 
 
+@dataclass(frozen=True, slots=True)
+class TypedKey:
+    """A key, and the word that was typed for it."""
+
+    key: Any
+    typed: str
+
+
 class KeyType(click.ParamType):  # type: ignore[type-arg]  # generic only from click 8.2 on
     """The type of an argument that is a key."""
 
     name = "key"
 
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
-        """Return the key. Text that is no JSON stands for itself."""
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> TypedKey:
+        """Return the key beside its word. Text that is no JSON stands for itself."""
         try:
             found = json.loads(value, parse_constant=_no_constant)
         except (ValueError, RecursionError):
-            return value
+            return TypedKey(value, value)
         try:
-            return _untag(found)
+            return TypedKey(_untag(found), value)
         # An AttributeError: a zone, or a fold, of what has none.
         except (
             ValueError,
@@ -109,4 +118,4 @@ _VALUES: dict[str, Callable[[Any], Any]] = {
 }
 
 
-__all__ = ["KEY", "KeyCommand"]
+__all__ = ["KEY", "KeyCommand", "TypedKey"]

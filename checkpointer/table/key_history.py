@@ -44,6 +44,17 @@ def key_columns(name: str, key: Any, shown: TableSchema) -> dict[str, Any]:
     raise IllegalArgumentError(f"table {name!r}: key {key!r:.60}: expected a dict with {', '.join(shown.key)}")
 
 
+def readings(key: Any, typed: str, shown: TableSchema) -> list[Any]:
+    """Return what a typed number, boolean or null may mean: itself, or text.
+
+    The type of the key column decides. Only null is both: a column of text may have it as a key.
+    """
+    kind = shown.arrow_key().field(0).type
+    if len(shown.key) > 1 or not (pa.types.is_string(kind) or pa.types.is_large_string(kind)):
+        return [key]
+    return [key, typed] if key is None else [typed]
+
+
 async def table_changes(
     session: Session,
     key: dict[str, Any],
@@ -127,4 +138,4 @@ async def _changes(
     return await explaining(session, partial(reader.changes, group), step.checkpoint, step.parent)
 
 
-__all__ = ["key_columns", "newest_schema", "table_changes"]
+__all__ = ["key_columns", "newest_schema", "readings", "table_changes"]

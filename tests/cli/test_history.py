@@ -26,13 +26,13 @@ KEYS: tuple[Any, ...] = (
 
 @pytest.mark.parametrize("key", KEYS, ids=repr)
 def test_a_key_is_typed_as_it_is_printed(key: Any) -> None:
-    found = KEY.convert(to_text(to_json(key)), None, None)
+    found = KEY.convert(to_text(to_json(key)), None, None).key
     assert (type(found), to_json(found)) == (type(key), to_json(key))
 
 
 def test_what_is_no_json_is_text() -> None:
     for text in ("ann", "a b", "{", "2024-01-01", "null.", "größe"):
-        assert KEY.convert(text, None, None) == text
+        assert KEY.convert(text, None, None).key == text
 
 
 def test_each_change_and_where_the_history_begins(tmp_path: Path, run: Run) -> None:
@@ -63,6 +63,34 @@ def test_each_change_and_where_the_history_begins(tmp_path: Path, run: Run) -> N
     assert said == ['seen, "bob"', "no checkpoint changed it", f"after {ids[0]}, which had no such key, or null"]
 
 
+@pytest.mark.parametrize("text", ["1001", "true", "null", "1.0", "-5"])
+def test_a_text_that_looks_like_another_value_is_found_without_quotes(tmp_path: Path, run: Run, text: str) -> None:
+    """A shell takes the quotes away from a key that is pasted as `cat` prints it."""
+    root = tmp_path / "root"
+    with Checkpointer(root) as ck, ck.begin() as cp:
+        cp.save("m", KeyedState({text: 1}, partitions=8))
+    assert run("history", root, "m", text).out.splitlines()[0] == f'm, "{text}"'
+    for typed in (text, f'"{text}"'):
+        found = run("history", root, "m", typed, "--json").json
+        assert (found["key"], [change["after"] for change in found["changes"]]) == (text, [1])
+    assert run("history", root, "m", "1002", "--json").json["key"] == 1002
+
+
+def test_a_number_that_a_map_has_is_not_taken_for_text(tmp_path: Path, run: Run) -> None:
+    root = tmp_path / "root"
+    with Checkpointer(root) as ck, ck.begin() as cp:
+        cp.save("m", KeyedState({1001: "whole", "1001": "text"}))
+    values = [run("history", root, "m", key, "--json").json["changes"][0]["after"] for key in ("1001", '"1001"')]
+    assert values == ["whole", "text"]
+
+
+def test_a_key_of_a_text_column_needs_no_quotes(tmp_path: Path, run: Run) -> None:
+    write(tmp_path / "root")
+    for typed in ("1001", "true", "-5", '"1001"'):
+        found = run("history", tmp_path / "root", "table", typed, "--json").json
+        assert found["key"] == {"user": typed.strip('"')}
+
+
 def test_a_row_of_a_table(tmp_path: Path, run: Run) -> None:
     write(tmp_path / "root")
     key = f"{'u' * 80}-1"
@@ -88,7 +116,7 @@ def test_a_key_that_cannot_be_one_is_a_mistake(tmp_path: Path, run: Run, key: st
 
 @pytest.mark.parametrize("text", ["NaN", "Infinity", "-Infinity"])
 def test_what_python_alone_takes_for_json_is_text(text: str) -> None:
-    assert KEY.convert(text, None, None) == text
+    assert KEY.convert(text, None, None).key == text
 
 
 def test_a_negative_number_is_a_key_and_no_option(tmp_path: Path, run: Run) -> None:
