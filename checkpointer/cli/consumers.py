@@ -5,6 +5,8 @@ Each has its owner and its position.
 
 import click
 
+from pyspark_checkpointer.checkpoint.latest import read_damaged
+from pyspark_checkpointer.checkpoint.session import Session
 from pyspark_checkpointer.cli import schemas
 from pyspark_checkpointer.cli.failures import FAILED
 from pyspark_checkpointer.cli.screen import complain, print_error, print_json, print_table, to_text
@@ -12,6 +14,7 @@ from pyspark_checkpointer.cli.table import TextColumn
 from pyspark_checkpointer.cli.verb import Opened, verb
 from pyspark_checkpointer.consumers.inspect import ConsumedPartition, ConsumersOverview, read_consumers
 from pyspark_checkpointer.display import age, moment
+from pyspark_checkpointer.errors import CorruptionError, InvalidStateError, UnsupportedFormatError
 
 _COLUMNS = (
     TextColumn("INTERFACE"),
@@ -32,6 +35,7 @@ def command(store: Opened, owner: str | None) -> int:
     Event Hubs, Event Processor Host and Kinesis consumers record them below this root. OWNER is empty if nobody owns
     the partition. RENEWED is the time since its owner claimed or renewed it. RECORDED is the age of the position.
     """
+    store.read(_require_keys)
     found = store.read(lambda session: read_consumers(session.store))
     if found == ConsumersOverview((), ()):
         # A root without consumers may be a store of checkpoints. If it is neither, say so: the path may be mistyped.
@@ -48,6 +52,19 @@ def command(store: Opened, owner: str | None) -> int:
         else:
             complain("checkpointer consumers", damage)
     return 1 if found.damage else 0
+
+
+async def _require_keys(session: Session) -> None:
+    """Raise `UnsupportedFormatError` if nothing says what opens the root.
+
+    The root is encrypted or signed. Hidden names look like those of other files, so its listing would be empty.
+    """
+    try:
+        await read_damaged(session.store)
+    except UnsupportedFormatError:
+        raise
+    except (CorruptionError, InvalidStateError):
+        pass  # `_latest` may be damaged, or kept from everybody: positions do not need it
 
 
 def _owner(partition: ConsumedPartition) -> str:

@@ -6,11 +6,14 @@ from pathlib import Path
 
 import pytest
 
+from pyspark_checkpointer import Checkpointer
 from pyspark_checkpointer.consumers.eventhub import CheckpointStore
 from pyspark_checkpointer.consumers.kinesis import ShardLeases
 from pyspark_checkpointer.manifests.positions_json import Position, encode_position
 from tests.cli.conftest import Run
 from tests.consumers.eventhub.test_eventhub_contract import HERE, checkpoint, claim
+from tests.key_files import make_key
+from tests.signing_keys import make_keys
 
 GROUP = [HERE[0], HERE[1], "$default"]
 FOLDER = f"progress/eventhub/{HERE[0]}/{HERE[1]}/%24default"
@@ -73,6 +76,39 @@ def test_what_cannot_be_read_is_named_and_the_rest_is_shown(root: Path, run: Run
     assert "positions/3.json" in done.err
     assert "notes" not in done.out + done.err
     assert len(done.out.splitlines()) == 14
+
+
+@pytest.mark.parametrize("hidden", ["", "hide-names:"])
+@pytest.mark.parametrize("commits", [False, True])
+def test_without_its_keys_an_encrypted_root_is_refused(tmp_path: Path, run: Run, hidden: str, commits: bool) -> None:
+    root, opened_by = tmp_path / "root", hidden + make_key(tmp_path / "key")
+    if commits:
+        with Checkpointer(root, encryption=opened_by) as ck, ck.begin() as cp:
+            cp.snapshot("blob", 0, b"x")
+    with CheckpointStore(root, encryption=opened_by) as store:
+        store.update_checkpoint(checkpoint("3", 41, "4100"))
+    done = run("consumers", root, "--json")
+    assert (done.status, done.out) == (1, "")
+    error = json.loads(done.err)["error"]
+    assert error["type"] == "UnsupportedFormatError"
+    assert "is encrypted" in error["message"]
+    assert len(run("consumers", root, "--json", "--encryption", opened_by).json) == 1
+
+
+def test_without_its_signers_a_signed_root_is_refused(tmp_path: Path, run: Run) -> None:
+    make_keys(owner := tmp_path / "owner.pem")
+    signing = f"trust:{owner.with_suffix('.pub')},sign:{owner}"
+    assert run("signers", tmp_path / "root", "--owner", owner).status == 0
+    with CheckpointStore(tmp_path / "root", signing=signing) as store:
+        store.update_checkpoint(checkpoint("3", 41, "4100"))
+    done = run("consumers", tmp_path / "root", "--json")
+    assert (done.status, done.out) == (1, "")
+    assert json.loads(done.err)["error"]["type"] == "UnsupportedFormatError"
+
+
+def test_a_damaged_pointer_hides_no_consumers(root: Path, run: Run) -> None:
+    (root / "_latest").write_text("torn")
+    assert len(run("consumers", root, "--json").json) == 13
 
 
 def test_a_root_without_consumers(tmp_path: Path, run: Run) -> None:
