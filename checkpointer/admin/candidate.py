@@ -34,7 +34,7 @@ class Candidate:
     bytes: int = 0
     """Stored bytes of all objects it names."""
     committed: bool = False
-    """True if the rest of `_latest` names it as the committed one.
+    """True if `_latest`, or what is left of it, names it as the committed one.
 
     That is the strongest evidence.
     """
@@ -77,7 +77,7 @@ class Candidate:
     @property
     def evidence(self) -> list[str]:
         """Return the evidence for and against a commit, in words."""
-        said = ["the damaged _latest still names it as committed"] * self.committed
+        said = ["`_latest` names it as committed"] * self.committed
         said += [f"parent of {self.children}"] * bool(self.children)
         said += [f"in {self.catalogs} catalogs"] * bool(self.catalogs)
         said += [f"savepoint {name!r}" for name in self.savepoints]

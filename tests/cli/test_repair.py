@@ -65,6 +65,14 @@ def test_latest_is_what_is_left_of_the_pointer(root: Path, run: Run) -> None:
     assert run("repair", root, "--to", "latest", "--yes", "--json").json["content_of"] == newest
 
 
+def test_the_evidence_does_not_call_a_sound_pointer_damaged(root: Path, run: Run) -> None:
+    assert run("verify", root).status == 0
+    assert "`_latest` names it as committed" in run("repair", root).out.splitlines()[1]
+    assert "damaged" not in run("repair", root).out
+    flip_digest_of_pointer(root)
+    assert "`_latest` names it as committed" in run("repair", root).out.splitlines()[1]
+
+
 def test_an_old_copy_of_the_pointer_names_no_latest(root: Path, run: Run) -> None:
     old = (root / "_latest").read_bytes()
     with Checkpointer(root) as ck:
