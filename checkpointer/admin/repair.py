@@ -26,6 +26,7 @@ from pyspark_checkpointer.checkpoint.fencing import Base
 from pyspark_checkpointer.checkpoint.history import find_above, is_live, read_history
 from pyspark_checkpointer.checkpoint.intact import Intact, find_intact
 from pyspark_checkpointer.checkpoint.latest import Head, read_consistent, read_damaged
+from pyspark_checkpointer.checkpoint.resolve import repair_copy
 from pyspark_checkpointer.checkpoint.selector import CheckpointSelector
 from pyspark_checkpointer.checkpoint.session import Session
 from pyspark_checkpointer.errors import (
@@ -173,7 +174,7 @@ async def _examine(session: Session, wanted: CheckpointSelector, progress: Progr
     if is_proven:
         intact = await _find_intact(session)
     if intact is not None and not await read_consistent(session.store, lambda head: is_live(session.store, head, to)):
-        raise _nothing_to_repair(session, intact)
+        raise _nothing_to_repair(session, intact, retired=to if to.sequence < head.boundary else None)
     # An old copy knows nothing of the savepoints that were made since. An earlier repair that died may have left newer
     # manifests too, and no newer catalog.
     has_catalog = head.pointer is not None and (is_proven or _is_newest(head.pointer.catalog, found.catalogs))
@@ -202,12 +203,18 @@ async def _find_intact(session: Session) -> Intact | None:
         return None
 
 
-def _nothing_to_repair(session: Session, intact: Intact) -> InvalidStateError:
-    """Return the error for a root that needs no repair."""
+def _nothing_to_repair(session: Session, intact: Intact, retired: CheckpointId | None = None) -> InvalidStateError:
+    """Return the error for a root that needs no repair.
+
+    `retired` is the wanted checkpoint where retention may have retired it: no rollback goes back to that.
+    """
     what = intact.manifest.id if intact.manifest else "all there is, nothing,"
+    if retired is None:
+        advice = "rollback(to=…), or `checkpointer rollback`, goes back to an older checkpoint"
+    else:
+        advice = f"{retired} was retired, or never committed; {repair_copy(retired)}"
     return InvalidStateError(
-        f"{session.store.url}: its history can be read, and {what} is intact: there is nothing to repair; "
-        "rollback(to=…), or `checkpointer rollback`, goes back to an older checkpoint"
+        f"{session.store.url}: its history can be read, and {what} is intact: there is nothing to repair; {advice}"
     )
 
 

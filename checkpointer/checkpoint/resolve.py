@@ -11,11 +11,12 @@ from difflib import get_close_matches
 
 from pyspark_checkpointer.checkpoint import metadata
 from pyspark_checkpointer.checkpoint.history import ancestor_at, is_live, read_entries, read_in_turn, walk
-from pyspark_checkpointer.checkpoint.latest import Head, read_consistent
+from pyspark_checkpointer.checkpoint.latest import Head, list_sizes, read_consistent
 from pyspark_checkpointer.checkpoint.selector import LATEST, CheckpointSelector, begins
 from pyspark_checkpointer.checkpoint.session import Session
 from pyspark_checkpointer.display import some
 from pyspark_checkpointer.errors import CheckpointNotFoundError, IllegalArgumentError, SavepointNotFoundError
+from pyspark_checkpointer.manifests import object_paths
 from pyspark_checkpointer.manifests.json_text import format_time
 from pyspark_checkpointer.manifests.model import CheckpointId, Manifest, Ref
 from pyspark_checkpointer.storage.base import Store
@@ -103,8 +104,25 @@ async def _of_id(session: Session, head: Head, wanted: CheckpointId) -> Ref:
         return head.prepared
     ref = await is_live(session.store, head, wanted)
     if ref is None:
-        raise CheckpointNotFoundError(f"{session.store.url}: no live checkpoint {wanted}")
+        why = await _why_missing(session.store, head, wanted.sequence, str(wanted))
+        raise CheckpointNotFoundError(f"{session.store.url}: no live checkpoint {wanted}{why}")
     return ref
+
+
+async def _why_missing(store: Store, head: Head, sequence: int, text: str) -> str:
+    """Say that retention may have retired what `text` begins, while its manifest is still there."""
+    if sequence >= head.boundary:
+        return ""
+    stored = [one for one, _ in await list_sizes(store, sequence, sequence) if begins(one, text)]
+    return f": {some(stored, _SHOWN)} was retired, or never committed; {repair_copy(stored[0])}" if stored else ""
+
+
+def repair_copy(checkpoint: CheckpointId) -> str:
+    """Return how to bring back a checkpoint that retention retired too early."""
+    return (
+        "as long as its objects are there, a copy of the root can go back to it: stop every cleanup, copy the root, "
+        f"delete `{object_paths.LATEST}` in the copy, then `checkpointer repair COPY --to {checkpoint}`"
+    )
 
 
 async def _of_beginning(session: Session, head: Head, wanted: CheckpointSelector, text: str) -> Ref:
@@ -123,7 +141,8 @@ async def _of_beginning(session: Session, head: Head, wanted: CheckpointSelector
     if not found:
         oldest = await ancestor_at(store, head, head.boundary)
         ids = sorted(ref.id for ref in (*refs, *([] if oldest is None else [oldest])))
-        raise CheckpointNotFoundError(f"{store.url}: no live checkpoint {text}: there are {ids[0]} to {ids[-1]}")
+        why = await _why_missing(store, head, sequence, text)
+        raise CheckpointNotFoundError(f"{store.url}: no live checkpoint {text}: there are {ids[0]} to {ids[-1]}{why}")
     if len(found) > 1:
         known = [str(ref.id) + (f" (savepoint {text})" if ref in named else "") for ref in found]
         raise IllegalArgumentError(f"{text} could be {some(known, _SHOWN)}: give more of the id, or savepoint=NAME")

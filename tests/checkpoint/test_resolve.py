@@ -4,12 +4,13 @@
 """
 
 from collections.abc import Callable, Iterator
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from pyspark_checkpointer import Checkpointer, KeyedState, runtime
+from pyspark_checkpointer import Checkpointer, KeyedState, RetentionPolicy, runtime
 from pyspark_checkpointer.admin import savepoints
 from pyspark_checkpointer.checkpoint.listing import read_listed
 from pyspark_checkpointer.checkpoint.resolve import find
@@ -22,9 +23,10 @@ from pyspark_checkpointer.errors import (
     NotFoundError,
     SavepointNotFoundError,
 )
+from pyspark_checkpointer.manifests import object_paths
 from pyspark_checkpointer.manifests.model import CheckpointId
 from tests.cli.conftest import Run, run
-from tests.world import World, line, put
+from tests.world import World, latest, line, put
 
 __all__ = ["run"]
 
@@ -324,3 +326,30 @@ def test_a_damaged_savepoint_does_not_matter_to_who_asks_for_a_newer_one(world: 
         assert meant(ck, "epoch=1") == newer
         for wanted in ("1-", "0000000001"):
             assert meant(ck, wanted) == older, "the catalog names it"
+
+
+def test_a_retired_checkpoint_says_how_to_bring_it_back(world: World) -> None:
+    with world.actor() as ck:
+        ids = line(ck, 5)
+        ck.clean(RetentionPolicy(keep_last=2, grace=timedelta(hours=1)))
+        for wanted in (str(ids[1]), str(ids[1]).partition("-")[0]):
+            with pytest.raises(CheckpointNotFoundError, match="retired, or never committed") as caught:
+                meant(ck, wanted)
+            assert f"`checkpointer repair COPY --to {ids[1]}`" in str(caught.value)
+        with pytest.raises(InvalidStateError, match=f"repair COPY --to {ids[1]}") as refused:
+            ck.repair(ids[1])
+        assert "rollback" not in str(refused.value)
+    # What the errors say, in the root itself in place of a copy.
+    world.delete(object_paths.LATEST)
+    with world.actor() as ck:
+        ck.repair(ids[1])
+        assert ck.verify()
+        assert latest(ck) == b"2"
+
+
+def test_a_checkpoint_that_was_swept_is_not_there(world: World) -> None:
+    with world.actor() as ck:
+        ids = line(ck, 5)
+        ck.clean(RetentionPolicy(keep_last=2, grace=timedelta(0)))
+        with pytest.raises(CheckpointNotFoundError, match=f"no live checkpoint {ids[1]}$"):
+            meant(ck, str(ids[1]))
