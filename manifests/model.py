@@ -8,7 +8,7 @@ Pointer ──> Manifest ──> Operator ──> chain of Artifact      one cha
 
 import re
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import datetime
 from itertools import chain
 from typing import Any, Literal, Self
@@ -277,6 +277,32 @@ class Manifest:
     """The requests, bytes and time that it cost, or None where that was not recorded."""
     extra: Mapping[str, Json] = field(default_factory=dict)
     """Fields of a later version of the format, which are kept as they are."""
+
+
+def share_operators(manifest: Manifest, neighbour: Manifest | None) -> Manifest:
+    """Return an equal manifest that shares what is equal with its neighbour.
+
+    From one checkpoint to the next most operators stay as they are, and of the others most chains do.
+    """
+    if neighbour is None:
+        return manifest
+    known = neighbour.operators
+    shared = {name: _share_chains(op, known[name]) if name in known else op for name, op in manifest.operators.items()}
+    return replace(manifest, operators=shared)
+
+
+def _share_chains(operator: Operator, known: Operator) -> Operator:
+    # What was loaded of segments takes no part in a comparison.
+    if operator.patches or known.patches:
+        return operator
+    # For Python 1, 1.0 and true are equal; in JSON they are not.
+    if operator == known and repr((operator.schema, operator.extra)) == repr((known.schema, known.extra)):
+        return known
+    chains = {}
+    for number, own in operator.chains.items():
+        other = known.chains.get(number)
+        chains[number] = own if other is None or other != own else other
+    return replace(operator, chains=chains)
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,6 +5,7 @@ after ──> … ──> to        found from `to` down, parent by parent, and 
 
 from collections.abc import Collection, Mapping
 from contextlib import suppress
+from dataclasses import replace
 
 from pyspark_checkpointer.checkpoint import metadata
 from pyspark_checkpointer.checkpoint.history import read_history, walk
@@ -30,14 +31,15 @@ async def read_ancestry(
 
 
 async def read_live_ancestry(
-    session: Session, after: CheckpointSelector | None, to: CheckpointSelector
+    session: Session, after: CheckpointSelector | None, to: CheckpointSelector, operator: str | None = None
 ) -> tuple[Manifest | None, list[Manifest]]:
     """Return what `read_ancestry` does, but from the oldest live ancestor.
 
     It begins with this ancestor if `after` is None. The manifest of the ancestor is then the first result. The result
-    is None only if the ancestor is the first checkpoint of the store.
+    is None only if the ancestor is the first checkpoint of the store. Of a manifest that has `operator`, all others are
+    left out, and their chains in segments are not read.
     """
-    return await _read(session, after, to, whole=False)
+    return await _read(session, after, to, whole=False, only=operator)
 
 
 async def read_unbroken_ancestry(
@@ -90,16 +92,23 @@ async def read_clocks(session: Session, before: CheckpointId, after: Manifest) -
 
 
 async def _read(
-    session: Session, after: CheckpointSelector | None, to: CheckpointSelector, *, whole: bool
+    session: Session, after: CheckpointSelector | None, to: CheckpointSelector, *, whole: bool, only: str | None = None
 ) -> tuple[Manifest | None, list[Manifest]]:
     async def read(head: Head) -> tuple[Manifest | None, list[Manifest]]:
         start = None if after is None else await resolve_live(session, head, after)
         path = await _path(session, head, start, await resolve_live(session, head, to), whole=whole)
         segments = metadata.Segments(session.store, session.host)
-        found = [await segments.load(manifest) for manifest in path]
+        found = [await segments.load(_with_only(only, manifest)) for manifest in path]
         return (None, found) if start is None and found[0].parent is None else (found[0], found[1:])
 
     return await read_consistent(session.store, read)
+
+
+def _with_only(name: str | None, manifest: Manifest) -> Manifest:
+    """Return a manifest without the operators beside one, if it has this one."""
+    if name is None or name not in manifest.operators:
+        return manifest
+    return replace(manifest, operators={name: manifest.operators[name]})
 
 
 async def _path(session: Session, head: Head, start: Ref | None, end: Ref, *, whole: bool) -> list[Manifest]:

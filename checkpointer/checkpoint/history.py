@@ -14,7 +14,7 @@ from types import MappingProxyType
 from pyspark_checkpointer.checkpoint.latest import NEWEST, Head, find_head, list_sizes, read_head
 from pyspark_checkpointer.checkpoint.metadata import find_manifest, is_copy, read_catalog, read_manifest_alone
 from pyspark_checkpointer.errors import InvalidStateError, OutcomeUnknownError
-from pyspark_checkpointer.manifests import object_paths
+from pyspark_checkpointer.manifests import model, object_paths
 from pyspark_checkpointer.manifests.model import Catalog, CatalogEntry, CheckpointId, Manifest, Ref
 from pyspark_checkpointer.runtime.host import Host
 from pyspark_checkpointer.storage.base import DAMAGE, Store
@@ -129,6 +129,7 @@ async def _walk_listed(
     `waiting` are the listed manifests.
     """
     found: dict[Ref, Manifest] = {}
+    child: Manifest | None = None
     while ref is not None and ref.id.sequence >= oldest:
         # The newest of the list first, as the walk needs them; a search that ends early never fetches the rest.
         while not (ref in found or ref in known) and waiting and waiting[-1][0].sequence >= ref.id.sequence:
@@ -137,7 +138,9 @@ async def _walk_listed(
         # Popped, so that a long walk holds no manifests that the caller does not keep. One that is not among them is
         # read alone, which says what is wrong with it.
         manifest = known.get(ref) or found.pop(ref, None) or await read_manifest_alone(store, ref, host)
-        yield ref, manifest
+        # Callers may keep all of a long history, in which each manifest repeats nearly all of the one before.
+        child = manifest if ref in known else model.share_operators(manifest, child)
+        yield ref, child
         ref = manifest.parent
 
 

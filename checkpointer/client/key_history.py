@@ -32,7 +32,7 @@ async def key_history(
     if (manifest := reader.manifest) is None:
         reader.operator(name)  # Raises, as nothing is committed.
     assert manifest is not None
-    parent, manifests = await read_live_ancestry(session, after, CheckpointSelector("id", manifest.id))
+    parent, manifests = await read_live_ancestry(session, after, CheckpointSelector("id", manifest.id), name)
     line = [*([] if parent is None else [parent]), *manifests]
     having = [manifest for manifest in line if name in manifest.operators]
     # One that was dropped has a history too.

@@ -8,8 +8,17 @@ from pyspark_checkpointer import Checkpointer, runtime
 from pyspark_checkpointer.admin import checkpoint_sizes, diff, stats
 from pyspark_checkpointer.checkpoint import listing
 from pyspark_checkpointer.checkpoint.latest import read_head
+from pyspark_checkpointer.checkpoint.metadata import read_manifest
 from pyspark_checkpointer.compaction import INLINE
-from pyspark_checkpointer.manifests.model import SNAPSHOT, Artifact, CheckpointId, Clock, Manifest, Operator
+from pyspark_checkpointer.manifests.model import (
+    SNAPSHOT,
+    Artifact,
+    CheckpointId,
+    Clock,
+    Manifest,
+    Operator,
+    share_operators,
+)
 from tests.world import Actor, World, line, live_objects, put
 
 MANY = INLINE + 1
@@ -41,6 +50,28 @@ def test_an_overview_reads_manifests_alone(world: World) -> None:
         segments = {s.path for c in whole.checkpoints for s in c.manifest.operators["many"].segments}
         assert all(checkpoint_sizes.checkpoint_bytes(listed.manifest) for listed in whole.checkpoints)
         assert len(segments) <= requests(ck)["get"] - 11 < 10 * len(segments)
+
+
+def test_neighbours_share_the_operators_and_chains_that_are_equal(world: World) -> None:
+    """A long history in memory takes little more than its changes."""
+    with world.actor() as ck:
+        for number in range(8):
+            with ck.begin() as cp:
+                for name in ("same", "changed", "new"):
+                    for partition in range(4) if number == 0 or name == "new" else [0] if name == "changed" else []:
+                        cp.snapshot(name, partition, b"%d %d" % (partition, number))
+        found = runtime.run_sync(listing.read_listing(ck.session)).checkpoints
+        for listed in found:
+            assert listed.manifest == runtime.run_sync(read_manifest(ck.session.store, ck.session.host, listed.ref))
+        operators = {n: [listed.manifest.operators[n] for listed in found] for n in ("same", "changed", "new")}
+        assert {n: len(set(map(id, some))) for n, some in operators.items()} == {"same": 1, "changed": 8, "new": 8}
+        chains = {n: len({id(op.chains[1]) for op in some}) for n, some in operators.items()}
+        assert chains == {"same": 1, "changed": 1, "new": 8}
+
+
+def test_a_number_of_a_schema_is_not_taken_for_true() -> None:
+    first, second = (Manifest(ID, operators={"t": Operator(1, "", "", {}, {"x": x})}) for x in (1, True))
+    assert share_operators(second, first).operators["t"].schema["x"] is True
 
 
 def test_what_has_the_same_segments_is_read_once(world: World) -> None:

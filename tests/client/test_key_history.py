@@ -13,11 +13,13 @@ import pytest
 from pyspark_checkpointer import AsyncCheckpointer, Checkpointer, KeyedState, RetentionPolicy
 from pyspark_checkpointer.checkpoint.key_history import KeyHistory
 from pyspark_checkpointer.client._sync_checkpoint import Restored
+from pyspark_checkpointer.compaction import INLINE
 from pyspark_checkpointer.errors import IllegalArgumentError, OperatorNotFoundError, RetiredError
 from pyspark_checkpointer.manifests.keyed_records import partition_of
 from pyspark_checkpointer.runtime import run_sync
 from pyspark_checkpointer.spark import Expire
 from tests.table.plain_store import DAY, FIRST, Store, opened, plain_store, upsert
+from tests.world import World
 
 Told = list[tuple[Any, ...]]
 
@@ -210,3 +212,19 @@ def test_both_faces_say_the_same(store: Store) -> None:
             return await found.history("t", 1)
 
     assert asyncio.run(ask()) == restored(store.client).history("t", 1)
+
+
+def test_of_other_operators_no_segments_are_read() -> None:
+    with World().actor() as ck:
+        state = KeyedState({"a": 0})
+        for number in range(6):
+            state["a"] = number
+            with ck.begin() as cp:
+                cp.save("m", state)
+                for partition in range(INLINE + 1) if number == 0 else [number]:
+                    cp.snapshot("many", partition, b"%d" % number)
+        found = ck.restore()
+        assert found is not None
+        ck.faults.forget()
+        assert len(found.history("m", "a").changes) == 6
+        assert not [r.path for r in ck.faults.requests if r.path.startswith("manifests/segments/")]
