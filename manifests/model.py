@@ -305,6 +305,14 @@ def _share_chains(operator: Operator, known: Operator) -> Operator:
     return replace(operator, chains=chains)
 
 
+def without_content(manifest: Manifest) -> Manifest:
+    """Return a manifest without what takes much memory.
+
+    Its place in the history stays, with its epoch and its times.
+    """
+    return replace(manifest, job=None, operators={}, positions={}, watermark=None, properties={}, extra={})
+
+
 @dataclass(frozen=True, slots=True)
 class Writer:
     """The writer that may move the pointer.

@@ -106,7 +106,7 @@ async def _rollback(
 
         async def edit_pointer(head: Head, pointer: Pointer) -> Pointer:
             # A cleanup may have retired the target since it was read, and be deleting its objects.
-            if await is_live(session.store, head, target.id) != target:
+            if await is_live(session.store, head, target.id, session.links) != target:
                 raise RetiredError(f"{session.store.url}: {target.id} was retired before the rollback: choose another")
             # `prepared` is cleared: its parent is not the committed checkpoint any more, so it must not be committed on
             # top.

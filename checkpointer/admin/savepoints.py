@@ -97,7 +97,7 @@ async def savepoint(session: Session, name: str, wanted: CheckpointSelector) -> 
         # The checkpoint is resolved once: "latest" must not come to mean another one after a refused swap.
         if kept is None:
             kept = await resolve_live(session, head, wanted)
-        elif await is_live(session.store, head, kept.id) != kept:
+        elif await is_live(session.store, head, kept.id, session.links) != kept:
             raise RetiredError(f"{session.store.url}: {kept.id} was retired before it became savepoint {name!r}")
         return await replace_catalog(session, head, (*entries, CatalogEntry(kept, name, created, nonce)))
 

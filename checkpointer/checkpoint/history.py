@@ -33,6 +33,18 @@ As many are in memory at once if the caller does not keep them.
 
 NONE: Mapping[Ref, Manifest] = MappingProxyType({})
 
+Links = dict[Ref, Manifest]
+"""Manifests of one ancestry without their content: they never change, so a second walk can learn nothing of them."""
+
+MAX_LINKS = 1 << 15
+"""Largest number of links that are kept. They take up to 30 MB."""
+
+
+def note_link(links: Links | None, ref: Ref, manifest: Manifest) -> None:
+    """Keep a manifest for a later walk. Walks come to the newest ones first, so these are kept."""
+    if links is not None and len(links) < MAX_LINKS:
+        links[ref] = model.without_content(manifest)
+
 
 @dataclass(frozen=True, slots=True)
 class History:
@@ -109,10 +121,13 @@ async def begin_walk(
     """
     if start is None or start.id.sequence < oldest:
         return _walk_listed(store, start, oldest, known, [], host)
-    # Those that are known come from one walk and have no gaps, so only what is newer has to be listed.
-    unknown = max([oldest, *(one.id.sequence + 1 for one in known)])
+    # Those that are known have no gaps, so only what is newer or older has to be listed.
+    sequences = [one.id.sequence for one in known]
+    unknown = max([oldest, *(sequence + 1 for sequence in sequences)])
     far = start.id.sequence - unknown >= NEAR_STEPS
     listed = await list_sizes(store, unknown, start.id.sequence) if far else []
+    if sequences and min(sequences) - oldest > NEAR_STEPS:
+        listed = [*await list_sizes(store, oldest, min(sequences) - 1), *listed]
     return _walk_listed(store, start, oldest, known, listed, host)
 
 
@@ -168,11 +183,11 @@ async def read_in_turn(
             yield ref, manifest
 
 
-async def is_live(store: Store, head: Head, checkpoint: CheckpointId) -> Ref | None:
+async def is_live(store: Store, head: Head, checkpoint: CheckpointId, links: Links | None = None) -> Ref | None:
     """Return the checkpoint's reference if `head` makes it live, else None.
 
     The prepared checkpoint does not count. The manifest of the checkpoint's child is the proof: the checkpoint's own
-    manifest may be damaged, or those of older checkpoints.
+    manifest may be damaged, or those of older checkpoints. `links` are those of a session.
     """
     if head.committed is not None and head.committed.id == checkpoint:
         return head.committed
@@ -180,11 +195,11 @@ async def is_live(store: Store, head: Head, checkpoint: CheckpointId) -> Ref | N
     kept = {entry.ref.id: entry.ref for entry in await read_entries(store, head)}
     if checkpoint in kept:
         return kept[checkpoint]
-    ref = await ancestor_at(store, head, checkpoint.sequence)
+    ref = await ancestor_at(store, head, checkpoint.sequence, links)
     return ref if ref is not None and ref.id == checkpoint else None
 
 
-async def ancestor_at(store: Store, head: Head, sequence: int) -> Ref | None:
+async def ancestor_at(store: Store, head: Head, sequence: int, links: Links | None = None) -> Ref | None:
     """Return the checkpoint of the ancestry that has a sequence, or None.
 
     The manifest of its child names it, so its own manifest is not read.
@@ -192,7 +207,8 @@ async def ancestor_at(store: Store, head: Head, sequence: int) -> Ref | None:
     ref = head.committed
     if ref is None or sequence < head.boundary:
         return None
-    async for _, manifest in walk(store, head, sequence + 1):
+    async for one, manifest in walk(store, head, sequence + 1, links or NONE):
+        note_link(links, one, manifest)
         ref = manifest.parent
     return ref if ref is not None and ref.id.sequence == sequence else None
 

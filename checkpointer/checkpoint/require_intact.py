@@ -29,7 +29,7 @@ async def refuse_damaged(session: Session, ref: Ref, manifest: Manifest, progres
     url = session.store.url
     if any(found.missing for found in verifier.findings):
         # Asked only now, because a checkpoint can be retired while its objects are read, which takes long.
-        now = await read_consistent(session.store, lambda head: is_live(session.store, head, ref.id))
+        now = await read_consistent(session.store, lambda head: is_live(session.store, head, ref.id, session.links))
         if now is None:
             raise RetiredError(f"{url}: {ref.id} was retired meanwhile: choose another")
     problems = "; ".join(found.problem for found in verifier.findings[:SHOWN])

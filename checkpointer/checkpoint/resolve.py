@@ -10,7 +10,15 @@ from datetime import datetime
 from difflib import get_close_matches
 
 from pyspark_checkpointer.checkpoint import metadata
-from pyspark_checkpointer.checkpoint.history import ancestor_at, is_live, read_entries, read_in_turn, walk
+from pyspark_checkpointer.checkpoint.history import (
+    NONE,
+    ancestor_at,
+    is_live,
+    note_link,
+    read_entries,
+    read_in_turn,
+    walk,
+)
 from pyspark_checkpointer.checkpoint.latest import Head, list_sizes, read_consistent
 from pyspark_checkpointer.checkpoint.selector import LATEST, CheckpointSelector, begins
 from pyspark_checkpointer.checkpoint.session import Session
@@ -102,7 +110,7 @@ async def _of_id(session: Session, head: Head, wanted: CheckpointId) -> Ref:
     # The prepared one is neither in the ancestry nor in the catalog, so `is_live` would not find it.
     if head.prepared is not None and head.prepared.id == wanted:
         return head.prepared
-    ref = await is_live(session.store, head, wanted)
+    ref = await is_live(session.store, head, wanted, session.links)
     if ref is None:
         why = await _why_missing(session.store, head, wanted.sequence, str(wanted))
         raise CheckpointNotFoundError(f"{session.store.url}: no live checkpoint {wanted}{why}")
@@ -110,7 +118,10 @@ async def _of_id(session: Session, head: Head, wanted: CheckpointId) -> Ref:
 
 
 async def _why_missing(store: Store, head: Head, sequence: int, text: str) -> str:
-    """Say that retention may have retired what `text` begins, while its manifest is still there."""
+    """Say that retention may have retired a checkpoint, if its manifest is still there.
+
+    `text` begins its id.
+    """
     if sequence >= head.boundary:
         return ""
     stored = [one for one, _ in await list_sizes(store, sequence, sequence) if begins(one, text)]
@@ -132,14 +143,14 @@ async def _of_beginning(session: Session, head: Head, wanted: CheckpointSelector
     named = {entry.ref for entry in entries if entry.name == text}
     # Every beginning has the whole sequence, so at most one more can fit, and nothing below it matters.
     if all(ref.id.sequence != sequence for ref in refs):
-        ancestor = await ancestor_at(store, head, sequence)
+        ancestor = await ancestor_at(store, head, sequence, session.links)
         refs |= set() if ancestor is None else {ancestor}
     fitting = (ref for ref in refs if Known(ref.id, {text} if ref in named else ()).fits(wanted))
     found = sorted(fitting, key=lambda ref: ref.id)
     if not refs:
         raise CheckpointNotFoundError(f"{store.url}: no checkpoint is committed yet")
     if not found:
-        oldest = await ancestor_at(store, head, head.boundary)
+        oldest = await ancestor_at(store, head, head.boundary, session.links)
         ids = sorted(ref.id for ref in (*refs, *([] if oldest is None else [oldest])))
         why = await _why_missing(store, head, sequence, text)
         raise CheckpointNotFoundError(f"{store.url}: no live checkpoint {text}: there are {ids[0]} to {ids[-1]}{why}")
@@ -189,16 +200,18 @@ async def _newest(session: Session, head: Head, fits: Callable[[Manifest], bool]
     """
     made: list[datetime] = []
     # The newest first, because an epoch can be committed again: after a rollback, or by hand.
-    async for ref, manifest in _newest_first(session.store, head):
+    async for ref, manifest in _newest_first(session, head):
         if fits(manifest):
             return ref, None
         made += [] if manifest.created is None else [manifest.created]
     return None, min(made, default=None)
 
 
-async def _newest_first(store: Store, head: Head) -> AsyncIterator[tuple[Ref, Manifest]]:
-    async for pair in walk(store, head, head.boundary):
-        yield pair
+async def _newest_first(session: Session, head: Head) -> AsyncIterator[tuple[Ref, Manifest]]:
+    store, links = session.store, session.links
+    async for ref, manifest in walk(store, head, head.boundary, links or NONE):
+        note_link(links, ref, manifest)
+        yield ref, manifest
     kept = {entry.ref for entry in await read_entries(store, head) if entry.ref.id.sequence < head.boundary}
     async for pair in read_in_turn(store, sorted(kept, key=lambda ref: ref.id, reverse=True)):
         yield pair

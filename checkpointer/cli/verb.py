@@ -124,6 +124,8 @@ def verb(
                 if plain:
                     encryption, arguments["encryption"] = None, encryption
                 with Checkpointer(root, options, fencing=fencing, encryption=encryption, signing=signing) as ck:
+                    # The verb and what it calls ask for one checkpoint several times.
+                    ck.session.links = {}
                     store = Opened(ck, as_json, options)
                     # A mistyped root must not look like an empty store.
                     if not lost:

@@ -16,7 +16,7 @@ from pyspark_checkpointer.admin.retention.reachability import DELETE, index_live
 from pyspark_checkpointer.admin.retention.retire import LiveCheckpoints, decide_retention, pointer_without
 from pyspark_checkpointer.admin.retention.waiting import find_waiting
 from pyspark_checkpointer.checkpoint import metadata
-from pyspark_checkpointer.checkpoint.history import is_live, refuse_old_copy, walk
+from pyspark_checkpointer.checkpoint.history import NONE, is_live, note_link, refuse_old_copy, walk
 from pyspark_checkpointer.checkpoint.latest import Head, cas_loop, list_sizes, read_consistent, read_head
 from pyspark_checkpointer.checkpoint.resolve import find
 from pyspark_checkpointer.checkpoint.selector import CheckpointSelector
@@ -118,7 +118,7 @@ async def _plan(session: Session, head: Head, checkpoint: CheckpointId) -> Delet
     # Asked before liveness, since a prepared checkpoint does not count as live and the error would not say what to do.
     if head.prepared is not None and head.prepared.id == checkpoint:
         raise InvalidStateError(f"{url}: {checkpoint} is prepared: abort it instead")
-    ref = await is_live(session.store, head, checkpoint)
+    ref = await is_live(session.store, head, checkpoint, session.links)
     if ref is None:
         raise CheckpointNotFoundError(f"{url}: no live checkpoint {checkpoint}")
     if ref == head.committed:
@@ -150,7 +150,8 @@ async def _read_live(session: Session, head: Head, ref: Ref) -> tuple[LiveCheckp
     following: Ref | None = None
     ended: tuple[CheckpointId, ...] = ()
     try:
-        async for known, manifest in walk(session.store, head, head.boundary):
+        async for known, manifest in walk(session.store, head, head.boundary, session.links or NONE):
+            note_link(session.links, known, manifest)
             ancestry.append(known)
             following = manifest.parent
     except UnsupportedFormatError:
@@ -180,7 +181,7 @@ async def _sweep_deleted(session: Session, gone: Ref) -> None:
 
     async def classifier(head: Head) -> tuple[GarbageClassifier, bool]:
         # A policy that keeps everything: whatever is live keeps its objects.
-        decision = await decide_retention(session, head, RetentionPolicy())
+        decision = await decide_retention(session, head, RetentionPolicy(), dict(session.links or {}))
         leads_to_retired = any(old.boundary <= gone.id.sequence for old in head.retired)
         return GarbageClassifier(
             head.sequence, await index_live(session, head, decision, LONGEST_GRACE, (gone, manifest))
