@@ -45,10 +45,15 @@ def find_named(signers: Signers, revoke: Collection[str]) -> list[str]:
         named = [one for one in signers.signers.values() if given in (one.name, one.key)]
         found = [one.key for one in named if one.through is None] or [one.key for one in named]
         if not found:
-            known = ", ".join(f"{one.name!r:.60}" for one in signers.signers.values() if one.through is None)
-            raise IllegalArgumentError(f"{given!r:.80}: is no signer: there are {known or 'none'}")
+            raise IllegalArgumentError(f"{given!r:.80}: is no signer: there are {_names(signers)}")
         gone += found
     return gone
+
+
+def _names(signers: Signers) -> str:
+    """Return the names of all signers. Those who are revoked are among them: each may be meant."""
+    known = [f"{one.name!r:.60}" + ("" if one.through is None else ", revoked") for one in signers.signers.values()]
+    return "; ".join(known) or "none"
 
 
 __all__ = ["allowed", "find_named"]

@@ -309,6 +309,14 @@ def test_what_cannot_be_is_refused(keys: Path) -> None:
     refused(IllegalArgumentError, "another signer has this name", allow={keys / "second" / "driver.pub": "commit"})
 
 
+def test_who_is_revoked_is_named_too_where_a_name_is_mistyped(keys: Path) -> None:
+    root = Root(f"memory://{secrets.token_hex(8)}", {}, "memory")
+    sign(root, keys)
+    client_of(root).change_signers(keys / "owner.pem", revoke=["driver"])
+    with pytest.raises(IllegalArgumentError, match="'drivr': is no signer: there are 'driver', revoked"):
+        client_of(root).change_signers(keys / "owner.pem", revoke=["drivr"])
+
+
 def test_a_second_owner_takes_over(keys: Path) -> None:
     root = Root(f"memory://{secrets.token_hex(8)}", {}, "memory")
     sign(root, keys)
