@@ -120,6 +120,9 @@ def _show(store: Opened, done: Rewind) -> None:
         print_line("Nothing was changed.")
     else:
         print_line(f"{done.new} is committed: start the query, it goes on with batch {done.batch + 1}.")
+        # After an undo the query is further than before it, and no batch runs again.
+        if done.left_batch < done.batch:
+            return
         print_line(
             f"Batches above {done.batch} run again. If the job wrote them to other systems, delete those rows: find "
             "them by their token."

@@ -40,6 +40,13 @@ def test_a_rewind_says_what_it_did_and_how_to_go_on(query: Query, run: Run) -> N
     assert "nothing to do" in run("rewind", query.root, "latest", "--yes").out
 
 
+def test_only_a_rewind_says_that_batches_run_again(query: Query, run: Run) -> None:
+    assert "Batches above 1 run again" in run("rewind", query.root, "epoch=1", "--yes").out
+    undone = run("rewind", query.root, "--undo", "--yes").out
+    assert f"goes on with batch {LAST + 1}" in undone
+    assert "run again" not in undone
+
+
 def test_json_has_all_of_it(query: Query, run: Run) -> None:
     done = run("rewind", query.root, "epoch=1", "--yes", "--json").json
     assert (done["left_batch"], done["batch"], done["spark_checkpoint"]) == (LAST, 1, str(query.spark))
