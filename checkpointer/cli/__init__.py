@@ -12,7 +12,10 @@ import sys
 
 def main() -> None:
     """Run the command line of this process, and exit with its status."""
-    from pyspark_checkpointer.cli.app import checkpointer
+    try:
+        from pyspark_checkpointer.cli.app import checkpointer
+    except KeyboardInterrupt:
+        sys.exit(130)  # Nothing has begun. Python would print a traceback, which looks like a crash.
 
     # Warnings of the library would go to stderr, where scripts expect one sentence, or one JSON object, at most.
     logging.getLogger().addHandler(logging.NullHandler())

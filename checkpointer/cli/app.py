@@ -49,7 +49,7 @@ from pyspark_checkpointer.cli import (
     tree,
     verify,
 )
-from pyspark_checkpointer.cli.failures import MISTYPED, ROOT_VARIABLE, Failed
+from pyspark_checkpointer.cli.failures import INTERRUPTED, MISTYPED, ROOT_VARIABLE, Failed
 from pyspark_checkpointer.cli.screen import complain, one_line, print_error
 from pyspark_checkpointer.storage.registry import cloud_roots, credential_finders, enumerate_words
 
@@ -81,9 +81,6 @@ VERBS = (
     signers.command,
     repair.command,
 )
-
-INTERRUPTED = 130
-"""The status of a program that SIGINT (Ctrl-C) ended, as shells show it."""
 
 
 class Verbs(click.Group):

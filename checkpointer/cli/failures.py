@@ -26,6 +26,9 @@ FAILED, MISTYPED, DAMAGED, UNAVAILABLE = 1, 2, 3, 75
 (`EX_TEMPFAIL` of sysexits).
 """
 
+INTERRUPTED = 128 + 2
+"""The status of a program that SIGINT (Ctrl-C) ended, as shells show it."""
+
 PIPE_CLOSED = 128 + 13
 """The status of a program that SIGPIPE ended, as shells show it."""
 
@@ -64,6 +67,16 @@ class Unavailable(Failed):
 
     exit_code = UNAVAILABLE
     retryable = True
+
+
+class Interrupted(Failed):
+    """A Ctrl-C during a verb that writes: nobody waited to see what it did."""
+
+    exit_code = INTERRUPTED
+
+    def __init__(self) -> None:
+        message = "interrupted: what it writes may be changed already: look before you give the command again"
+        super().__init__(message, "Interrupted")
 
 
 def explain(error: Exception, root: str, secrets: Sequence[object]) -> Failed:

@@ -15,7 +15,7 @@ import click
 
 from pyspark_checkpointer.checkpoint.session import Session
 from pyspark_checkpointer.cli.arguments import CHECKPOINT, CHECKPOINT_HELP, common_options
-from pyspark_checkpointer.cli.failures import PIPE_CLOSED, Failed, explain, print_traceback
+from pyspark_checkpointer.cli.failures import PIPE_CLOSED, Failed, Interrupted, explain, print_traceback
 from pyspark_checkpointer.cli.root import require_store
 from pyspark_checkpointer.cli.screen import one_line, visible
 from pyspark_checkpointer.cli.storage_options import StorageOptions, options_for
@@ -135,6 +135,10 @@ def verb(
                 return status
             # These say already how the run ends.
             except (click.ClickException, click.Abort):
+                raise
+            except KeyboardInterrupt:
+                if writes:
+                    raise Interrupted from None
                 raise
             except BrokenPipeError:
                 _drop_output()

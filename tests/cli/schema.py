@@ -31,7 +31,8 @@ Where a verb fails, stdout is empty, or ends early after a damaged record of `ca
 ```
 
 `type` is a class of `pyspark_checkpointer.errors`, `UsageError` for what was typed wrong, `Declined` where somebody
-said no, or the class of an unexpected error. With and without `--json` the exit status is
+said no, `Interrupted` where Ctrl-C ended a verb that writes, or the class of an unexpected error. With and without
+`--json` the exit status is
 
 | status | meaning |
 |---|---|

@@ -1,8 +1,10 @@
 """Every error is one sentence on stderr and a status, without a traceback and without secrets."""
 
 import json
+import os
 import re
 import shutil
+import subprocess
 import sys
 import uuid
 from pathlib import Path
@@ -283,3 +285,44 @@ def test_every_store_that_is_opened_for_a_suggestion_is_closed(monkeypatch: pyte
     run_sync(MemoryStore(url).put("_latest", b"1"))
     assert run_sync(_above(f"{url}/artifacts/op", None)) == url
     assert not opened
+
+
+@pytest.mark.parametrize(("verb", "told"), [(("rollback", "latest", "--yes"), True), (("list",), False)])
+@pytest.mark.parametrize("as_json", [False, True])
+def test_an_interrupted_verb_that_writes_says_that_it_may_have_written(
+    golden: Path, run: Run, monkeypatch: pytest.MonkeyPatch, verb: tuple[str, ...], told: bool, as_json: bool
+) -> None:
+    def interrupt(*_: Any, **__: Any) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(Checkpointer, "rollback", interrupt)
+    monkeypatch.setattr(lists, "read_listing", interrupt)
+    done = run(verb[0], golden, *verb[1:], *(["--json"] if as_json else []))
+    assert (done.status, done.out) == (130, "")
+    if not told:
+        assert done.err.strip() == ""
+    elif as_json:
+        assert json.loads(done.err.strip())["error"] | {"message": ""} == {
+            "type": "Interrupted",
+            "message": "",
+            "retryable": False,
+            "status": 130,
+        }
+    else:
+        assert "may be changed already" in done.err
+
+
+def test_ctrl_c_before_the_command_has_begun_prints_no_traceback(tmp_path: Path) -> None:
+    """Half a second goes to imports."""
+    (tmp_path / "sitecustomize.py").write_text(
+        "import sys\n"
+        "class Interrupt:\n"
+        "    def find_spec(self, name, *_):\n"
+        "        if name == 'pyspark_checkpointer.cli.app':\n"
+        "            raise KeyboardInterrupt\n"
+        "sys.meta_path.insert(0, Interrupt())\n"
+    )
+    path = os.pathsep.join([str(tmp_path), os.environ.get("PYTHONPATH", "")])
+    command = [sys.executable, "-m", "pyspark_checkpointer", "list", str(tmp_path)]
+    done = subprocess.run(command, env={**os.environ, "PYTHONPATH": path}, capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stdout, done.stderr) == (130, "", "")
