@@ -115,11 +115,22 @@ def _sentence(error: click.ClickException) -> tuple[str, str]:
         return "checkpointer", error.format_message()
     path = error.ctx.command_path if error.ctx else "checkpointer"
     message = error.format_message().rstrip(".")
+    # `list` has no option of its own that could be meant for another verb alone.
+    if (
+        isinstance(error, click.NoSuchOption)
+        and path == "checkpointer"
+        and error.option_name in _options(lists.command)
+    ):
+        message = f"No such option '{error.option_name}' before the verb: it goes behind it"
     # With a root in the environment people leave ROOT out. click then takes their first word for it, and misses an
     # argument that they gave.
     if isinstance(error, click.MissingParameter) and os.environ.get(ROOT_VARIABLE):
         message += f"; the first argument is ROOT, `-` for the one in {ROOT_VARIABLE}"
     return path, f"{message}; see `{path} --help`".replace("?;", "?")  # click's "Did you mean …?" ends with a mark
+
+
+def _options(command: click.Command) -> set[str]:
+    return {name for parameter in command.params for name in parameter.opts}
 
 
 def _document(error: click.ClickException) -> schemas.Error:

@@ -3,6 +3,7 @@
 from collections.abc import Iterator
 from itertools import islice
 from pathlib import Path
+from typing import Any
 
 import click
 
@@ -17,6 +18,18 @@ from pyspark_checkpointer.cli.verb import Opened, verb
 from pyspark_checkpointer.display import count
 from pyspark_checkpointer.errors import NotFoundError
 from pyspark_checkpointer.manifests.codecs import kind_of
+
+
+class _Partition(click.IntRange):
+    """The number of a partition. People type a checkpoint there, as other verbs take one before the operator."""
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> int:
+        try:
+            return super().convert(value, param, ctx)
+        except click.BadParameter as error:
+            hint = f"{error.message.rstrip('.')}; a checkpoint goes with --checkpoint, after the operator"
+            raise click.BadParameter(hint, ctx, param) from None
+
 
 NOTE = """A keyed state gives {"partition", "key", "value"}, a table {"partition", "row"}, and bytes of a job's own
 format {"partition", "kind", "text"} for each artifact, or "base64" if they are not text. A value that JSON does not
@@ -34,7 +47,7 @@ Text of a table that is not UTF-8 is {"$bytes": …}, and a year above 9999 has 
     note=NOTE,
 )
 @click.argument("operator", type=OPERATOR)
-@click.argument("partition", type=click.IntRange(min=0), required=False)
+@click.argument("partition", type=_Partition(min=0), required=False)
 @click.option(
     "--checkpoint",
     type=CHECKPOINT,

@@ -18,6 +18,7 @@ from pyspark_checkpointer.cli.screen import print_json, print_line, print_table,
 from pyspark_checkpointer.cli.table import TextColumn
 from pyspark_checkpointer.cli.verb import Opened, verb
 from pyspark_checkpointer.display import count, ranges, size
+from pyspark_checkpointer.errors import SavepointNotFoundError
 
 _KEYS = (TextColumn("CHANGE"), TextColumn("KEY"))
 _COLUMNS = (TextColumn("WHAT"), TextColumn("NAME"), TextColumn("CHANGE"), TextColumn("DETAIL", prose=True))
@@ -48,7 +49,15 @@ def command(
     properties, the watermark, and the bytes of objects that only one of the two has. With OPERATOR, a map or a table,
     it prints the keys that were inserted, updated or deleted. The exit status is 0 even if there are differences.
     """
-    old, new = store.read(lambda session: _read_both(session, before, after))
+    try:
+        old, new = store.read(lambda session: _read_both(session, before, after))
+    except SavepointNotFoundError as error:
+        if operator is not None or after.kind != "name":
+            raise
+        # Where only one checkpoint was meant, the name of an operator is taken for the other.
+        raise SavepointNotFoundError(
+            f"{error}; OPERATOR is the third argument, as in `checkpointer diff ROOT {before} latest OPERATOR`"
+        ) from None
     if operator is not None:
         session = store.session
         before_reader, after_reader = (CheckpointReader(session, side.manifest, None) for side in (old, new))

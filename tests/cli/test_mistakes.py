@@ -45,6 +45,20 @@ def said(done: Result, status: int, *parts: str) -> None:
         (("list",), 2, "ROOT"),
         (("list", "ROOT", "--jsn"), 2, "--json"),
         (("list", "ROOT", "more"), 2, "more"),
+        (("--debug", "cat", "ROOT", "seen"), 2, "No such option '--debug' before the verb: it goes behind it"),
+        (("--limit", "list", "ROOT"), 2, "No such option '--limit'; see"),
+        (
+            ("cat", "ROOT", "latest", "seen"),
+            2,
+            "'seen' is not a valid integer range; a checkpoint goes with --checkpoint",
+        ),
+        (("cat", "ROOT", "seen", "-1"), 2, "-1"),
+        (
+            ("diff", "ROOT", "0000000001", "seen"),
+            1,
+            "savepoints are 'before the flood'; OPERATOR is the third argument",
+        ),
+        (("diff", "ROOT", "0000000001", "seen", "table"), 1, "no savepoint: the savepoints are 'before the flood'\n"),
         (("list", ""), 2, "the root is empty"),
         (("list", "s3x://bucket/path"), 2, "unknown protocol 's3x'"),
         (("list", "s3://key:word@bucket/path"), 2, "must not hold credentials"),
@@ -76,6 +90,12 @@ def test_a_mistake_gets_one_sentence(golden: Path, run: Run, args: tuple[str, ..
     before = (golden / "_latest").read_bytes()
     said(run(*(str(golden) if arg == "ROOT" else arg for arg in args)), status, part)
     assert (golden / "_latest").read_bytes() == before
+
+
+def test_json_before_the_verb_is_told_as_json_that_it_goes_behind_it(golden: Path, run: Run) -> None:
+    done = run("--json", "list", golden)
+    assert (done.status, done.out) == (2, "")
+    assert "No such option '--json' before the verb: it goes behind it" in json.loads(done.err)["error"]["message"]
 
 
 def test_an_unknown_root_names_those_nearby(root: Path, run: Run) -> None:
