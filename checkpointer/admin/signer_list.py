@@ -51,7 +51,10 @@ def find_named(signers: Signers, revoke: Collection[str]) -> list[str]:
 
 
 def _names(signers: Signers) -> str:
-    """Return the names of all signers. Those who are revoked are among them: each may be meant."""
+    """Return the names of all signers.
+
+    Those who are revoked are among them, as each may be meant.
+    """
     known = [f"{one.name!r:.60}" + ("" if one.through is None else ", revoked") for one in signers.signers.values()]
     return "; ".join(known) or "none"
 

@@ -41,7 +41,10 @@ MAX_LINKS = 1 << 15
 
 
 def note_link(links: Links | None, ref: Ref, manifest: Manifest) -> None:
-    """Keep a manifest for a later walk. Walks come to the newest ones first, so these are kept."""
+    """Keep a manifest for a later walk.
+
+    Walks come to the newest ones first, so these are kept.
+    """
     if links is not None and len(links) < MAX_LINKS:
         links[ref] = model.without_content(manifest)
 

@@ -118,7 +118,7 @@ async def _of_id(session: Session, head: Head, wanted: CheckpointId) -> Ref:
 
 
 async def _why_missing(store: Store, head: Head, sequence: int, text: str) -> str:
-    """Say that retention may have retired a checkpoint, if its manifest is still there.
+    """Say that a checkpoint may have been retired, if its manifest is there.
 
     `text` begins its id.
     """

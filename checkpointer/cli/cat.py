@@ -21,7 +21,10 @@ from pyspark_checkpointer.manifests.codecs import kind_of
 
 
 class _Partition(click.IntRange):
-    """The number of a partition. People type a checkpoint there, as other verbs take one before the operator."""
+    """The number of a partition.
+
+    People type a checkpoint before the operator, as other verbs take one there.
+    """
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> int:
         try:
