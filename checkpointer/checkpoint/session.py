@@ -54,8 +54,7 @@ class Session:
         self._standing: Standing = None
         self.last_restored: Standing = None
         """The base that the last `restore` gave this session."""
-        self.swaps = 0
-        """The number of swaps of `_latest` that commits and the like of this session have begun."""
+        self.swaps = 0  # the swaps of `_latest` that commits and the like of this session have begun
         self.links: dict[Ref, Manifest] | None = None  # None where a later walk has to see new damage
         self._probed = False
         self._background: asyncio.Task[object] | None = None
