@@ -31,6 +31,7 @@ from pyspark_checkpointer.manifests.signatures_json import (
     stored_path,
 )
 from pyspark_checkpointer.storage.base import (
+    SWAP_LIMIT,
     Blob,
     ListedObject,
     ListingPage,
@@ -175,7 +176,8 @@ class SignedStore(SignedPaths):
 
         Raises `ObjectNotFoundError`.
         """
-        await self.get(path)
+        # Nobody swaps a larger one. Whoever needs no key to put one there must not fill the memory of this process.
+        await self.get(path, limit=SWAP_LIMIT)
         return self._versions[path]
 
     async def signed(self, path: str) -> Signed | None:

@@ -4,6 +4,7 @@ import asyncio
 import logging
 from collections.abc import Callable
 from datetime import timedelta
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -13,8 +14,9 @@ from pyspark_checkpointer.errors import DependencyError, IllegalArgumentError, I
 from pyspark_checkpointer.manifests.json_text import ENCRYPTED, SIGNED
 from pyspark_checkpointer.runtime import run_sync
 from pyspark_checkpointer.storage import open_store
-from pyspark_checkpointer.storage.base import ObjectRefusedError
+from pyspark_checkpointer.storage.base import SWAP_LIMIT, ObjectRefusedError
 from pyspark_checkpointer.storage.encryption.chunked import MARK
+from pyspark_checkpointer.storage.local import files
 from pyspark_checkpointer.storage.signatures.signers import swap_signers
 from pyspark_checkpointer.storage.signatures.store import SignedStore
 from tests.storage.signatures.victim import Victim
@@ -197,6 +199,33 @@ def test_junk_of_one_who_has_no_key_stops_no_revocation(
     victim.change(revoke=["driver"])
     assert run_sync(stored.get(path)).data == junk
     assert victim.state() == victim.states[2]
+    for name in ("host", "driver"):
+        with pytest.raises(InvalidStateError, match="was revoked"):
+            victim.leases(name).create(["shard-2"])
+
+
+def test_an_object_too_large_for_a_position_is_not_read_by_a_revocation(
+    local_victim: Victim, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Otherwise somebody without a key ends the process of the owner, and so keeps a key alive that was stolen."""
+    victim, size, limits = local_victim, 4 * SWAP_LIMIT, list[int | None]()
+    junk = Path(victim.place.url) / "progress" / "junk.json"
+    with junk.open("wb") as file:
+        file.truncate(size)  # it has no blocks on the disk
+    read = files.read
+
+    def recorded(path: str, limit: int | None) -> bytes:
+        if path == str(junk):
+            limits.append(limit)
+        return read(path, limit)
+
+    monkeypatch.setattr(files, "read", recorded)
+    with caplog.at_level(logging.WARNING):
+        for name in ("host", "driver"):
+            victim.change(revoke=[name])
+    assert limits
+    assert all(limit is not None and limit < size for limit in limits)
+    assert "progress/junk.json: has no signature that counts, and was left as it is" in caplog.text
     for name in ("host", "driver"):
         with pytest.raises(InvalidStateError, match="was revoked"):
             victim.leases(name).create(["shard-2"])
