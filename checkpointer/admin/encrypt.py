@@ -15,8 +15,9 @@ from pyspark_checkpointer.admin.encrypt_checks import check_names, open_below_si
 from pyspark_checkpointer.admin.encrypt_in_place import ROUNDS, InPlace
 from pyspark_checkpointer.checkpoint import metadata
 from pyspark_checkpointer.checkpoint.download import read_by_path, verify_bytes
-from pyspark_checkpointer.checkpoint.history import read_history, read_whole_head
+from pyspark_checkpointer.checkpoint.history import read_history
 from pyspark_checkpointer.checkpoint.latest import Head, refresh
+from pyspark_checkpointer.checkpoint.old_copy import read_whole_head
 from pyspark_checkpointer.checkpoint.session import Session
 from pyspark_checkpointer.checkpoint.upload import UploadQueue, put_once
 from pyspark_checkpointer.errors import (

@@ -23,9 +23,10 @@ from pyspark_checkpointer.admin.salvage import Salvage, salvage
 from pyspark_checkpointer.admin.slices import extract_slices
 from pyspark_checkpointer.checkpoint import metadata
 from pyspark_checkpointer.checkpoint.fencing import Base
-from pyspark_checkpointer.checkpoint.history import find_above, is_live, read_history
+from pyspark_checkpointer.checkpoint.history import is_live, read_history
 from pyspark_checkpointer.checkpoint.intact import Intact, find_intact
 from pyspark_checkpointer.checkpoint.latest import Head, read_consistent, read_damaged
+from pyspark_checkpointer.checkpoint.old_copy import find_above
 from pyspark_checkpointer.checkpoint.resolve import repair_copy
 from pyspark_checkpointer.checkpoint.selector import CheckpointSelector
 from pyspark_checkpointer.checkpoint.session import Session

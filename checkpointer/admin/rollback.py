@@ -5,9 +5,10 @@ from dataclasses import replace
 
 from pyspark_checkpointer.checkpoint import metadata
 from pyspark_checkpointer.checkpoint.fencing import Base
-from pyspark_checkpointer.checkpoint.history import is_live, refuse_old_copy
+from pyspark_checkpointer.checkpoint.history import is_live
 from pyspark_checkpointer.checkpoint.latest import Head, read_consistent
 from pyspark_checkpointer.checkpoint.metering import Meter, blocking
+from pyspark_checkpointer.checkpoint.old_copy import refuse_old_copy
 from pyspark_checkpointer.checkpoint.require_intact import refuse_damaged
 from pyspark_checkpointer.checkpoint.resolve import read_live
 from pyspark_checkpointer.checkpoint.selector import CheckpointSelector

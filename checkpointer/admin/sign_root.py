@@ -14,8 +14,9 @@ from dataclasses import replace
 from pyspark_checkpointer.admin.retention.reachability import walk_retired
 from pyspark_checkpointer.checkpoint import metadata
 from pyspark_checkpointer.checkpoint.download import verify_bytes
-from pyspark_checkpointer.checkpoint.history import read_history, read_whole_head
+from pyspark_checkpointer.checkpoint.history import read_history
 from pyspark_checkpointer.checkpoint.latest import Head, refresh
+from pyspark_checkpointer.checkpoint.old_copy import read_whole_head
 from pyspark_checkpointer.checkpoint.session import Session
 from pyspark_checkpointer.errors import ConflictError
 from pyspark_checkpointer.manifests import object_paths

@@ -17,8 +17,9 @@ from types import MappingProxyType
 
 from pyspark_checkpointer.admin.sign_root import ROUNDS, renewed, sign_root
 from pyspark_checkpointer.admin.signer_list import allowed, find_named
-from pyspark_checkpointer.checkpoint.history import begin_walk, read_whole_head
+from pyspark_checkpointer.checkpoint.history import begin_walk
 from pyspark_checkpointer.checkpoint.latest import Head, cas_loop, find_head, read_head
+from pyspark_checkpointer.checkpoint.old_copy import read_whole_head
 from pyspark_checkpointer.checkpoint.session import Session
 from pyspark_checkpointer.errors import (
     ConflictError,

@@ -17,7 +17,7 @@ from functools import partial
 
 from pyspark_checkpointer.checkpoint import metadata
 from pyspark_checkpointer.checkpoint.comparison import Comparison
-from pyspark_checkpointer.checkpoint.history import begin_walk, find_above, read_history
+from pyspark_checkpointer.checkpoint.history import begin_walk, read_history
 from pyspark_checkpointer.checkpoint.latest import Head, find_head
 from pyspark_checkpointer.checkpoint.resolve import find
 from pyspark_checkpointer.checkpoint.selector import CheckpointSelector
@@ -432,6 +432,9 @@ class Verifier:
 
     async def look_above(self, head: Head) -> None:
         """Find manifests of sequences that no attempt has on this version."""
+        # Here, as whoever only restores an intact checkpoint needs nothing of it.
+        from pyspark_checkpointer.checkpoint.old_copy import find_above
+
         newest = await find_above(self._store, head)
         if newest is None:
             return

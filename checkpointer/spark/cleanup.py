@@ -26,7 +26,7 @@ from pyspark_checkpointer.admin.retention.reachability import DELETE, LATER
 from pyspark_checkpointer.admin.retention.retire import retire
 from pyspark_checkpointer.admin.retention.spool import Total
 from pyspark_checkpointer.admin.retention.sweep import DELETE_BATCH
-from pyspark_checkpointer.checkpoint.history import refuse_old_copy
+from pyspark_checkpointer.checkpoint.old_copy import refuse_old_copy
 from pyspark_checkpointer.client._sync import Checkpointer
 from pyspark_checkpointer.client.base import Client
 from pyspark_checkpointer.errors import StoreRefusedError

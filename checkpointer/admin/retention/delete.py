@@ -16,8 +16,9 @@ from pyspark_checkpointer.admin.retention.reachability import DELETE, index_live
 from pyspark_checkpointer.admin.retention.retire import LiveCheckpoints, decide_retention, pointer_without
 from pyspark_checkpointer.admin.retention.waiting import find_waiting
 from pyspark_checkpointer.checkpoint import metadata
-from pyspark_checkpointer.checkpoint.history import NONE, is_live, note_link, refuse_old_copy, walk
+from pyspark_checkpointer.checkpoint.history import NONE, is_live, note_link, walk
 from pyspark_checkpointer.checkpoint.latest import Head, cas_loop, list_sizes, read_consistent, read_head
+from pyspark_checkpointer.checkpoint.old_copy import refuse_old_copy
 from pyspark_checkpointer.checkpoint.resolve import find
 from pyspark_checkpointer.checkpoint.selector import CheckpointSelector
 from pyspark_checkpointer.checkpoint.session import Session

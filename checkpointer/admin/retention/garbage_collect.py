@@ -27,8 +27,8 @@ from pyspark_checkpointer.admin.retention.retire import (
 from pyspark_checkpointer.admin.retention.spool import Spool, Total
 from pyspark_checkpointer.admin.retention.sweep import delete_rows
 from pyspark_checkpointer.admin.retention.waiting import PlannedFollower, find_waiting, without_outrun
-from pyspark_checkpointer.checkpoint.history import refuse_old_copy
 from pyspark_checkpointer.checkpoint.latest import Head, read_consistent
+from pyspark_checkpointer.checkpoint.old_copy import refuse_old_copy
 from pyspark_checkpointer.checkpoint.session import Session
 from pyspark_checkpointer.display import count, cut, note, size, some, table
 from pyspark_checkpointer.errors import IllegalArgumentError, StalePlanError, StoreRefusedError

@@ -18,8 +18,9 @@ from pyspark_checkpointer.admin.retention.policy import RetentionPolicy
 from pyspark_checkpointer.admin.retention.waiting import NOBODY, PlannedFollower, find_waiting, reason_of
 from pyspark_checkpointer.admin.savepoints import replace_catalog
 from pyspark_checkpointer.checkpoint import metadata
-from pyspark_checkpointer.checkpoint.history import read_in_turn, refuse_old_copy, walk
+from pyspark_checkpointer.checkpoint.history import read_in_turn, walk
 from pyspark_checkpointer.checkpoint.latest import Head, cas_loop, read_head
+from pyspark_checkpointer.checkpoint.old_copy import refuse_old_copy
 from pyspark_checkpointer.checkpoint.session import Session
 from pyspark_checkpointer.manifests.model import Catalog, CatalogEntry, CheckpointId, Manifest, Pointer, Ref, Retired
 from pyspark_checkpointer.runtime.user_functions import log_safely

@@ -36,8 +36,9 @@ from pyspark_checkpointer.admin.streaming.rewind_record import (
 )
 from pyspark_checkpointer.admin.streaming.rewind_result import Rewind, RewindOptions
 from pyspark_checkpointer.admin.streaming.spark_location import SparkCheckpointLocation, job_of
-from pyspark_checkpointer.checkpoint.history import is_live, refuse_old_copy
+from pyspark_checkpointer.checkpoint.history import is_live
 from pyspark_checkpointer.checkpoint.latest import Head, read_consistent
+from pyspark_checkpointer.checkpoint.old_copy import refuse_old_copy
 from pyspark_checkpointer.checkpoint.resolve import find, read_live
 from pyspark_checkpointer.checkpoint.selector import CheckpointSelector
 from pyspark_checkpointer.checkpoint.session import Session
