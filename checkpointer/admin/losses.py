@@ -79,6 +79,11 @@ class RepairPlan:
     """Partitions that are damaged, each with the older state that it can be taken back to."""
     savepoints: tuple[str, ...] = ()
     """Savepoints that are damaged and would be lost, since the catalog is damaged too."""
+    unproven: tuple[tuple[str, str], ...] = ()
+    """Savepoints of a signed root that would get other names: the old name and the new one.
+
+    Nobody signed which checkpoint the old name was of. Look at the checkpoint before you give it this name again.
+    """
 
     def __bool__(self) -> bool:
         return not (self.losses or self.savepoints)
@@ -86,7 +91,15 @@ class RepairPlan:
     def __str__(self) -> str:
         said = [*map(str, self.losses), *(f"savepoint {name!r}: is damaged" for name in self.savepoints)]
         head = f"{self.id}, epoch {self.epoch}: {count(self.kept, 'partition')} whole"
-        return "\n".join([f"{head}, {len(said) or 'nothing'} missing", *said])
+        return "\n".join([f"{head}, {len(said) or 'nothing'} missing", *said, *self.renames])
+
+    @property
+    def renames(self) -> list[str]:
+        """The savepoints that get other names, in words."""
+        return [
+            f"savepoint {old!r} gets the name {new!r}: nobody signed which checkpoint it is of"
+            for old, new in self.unproven
+        ]
 
     def outcome(self, *, older_partitions: bool) -> list[str]:
         """Return what is missing in the commit that this plan led to.

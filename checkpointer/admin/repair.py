@@ -135,6 +135,8 @@ async def repair(
         to,
         copied.id,
     )
+    if plan.unproven:
+        log_safely(logging.WARNING, "%s: %s", url, "; ".join(plan.renames))
     if not plan:
         instead = "replaced by an older state if there was one" if older_partitions else "left out"
         log_safely(logging.WARNING, "%s: %s was committed with a loss, %s: %s", url, copied.id, instead, plan)
@@ -167,11 +169,11 @@ async def _examine(session: Session, wanted: CheckpointSelector, progress: Progr
     """
     # The version is read first, before the listing: a commit that comes later makes the swap fail.
     head, latest = await read_damaged(session.store)
-    found = await scan_store(session, latest)
+    found = await scan_store(session, head, latest)
     to = choose_candidate(found.candidates, session.store.url, wanted)
     # Where the history can be proven and has an intact checkpoint, only a live checkpoint that is damaged is repaired.
     intact = None
-    is_proven = head.pointer is not None and await find_above(session.store, head) is None
+    is_proven = head.pointer is not None and (await find_above(session.store, head)).newer is None
     if is_proven:
         intact = await _find_intact(session)
     if intact is not None and not await read_consistent(session.store, lambda head: is_live(session.store, head, to)):

@@ -8,21 +8,28 @@ import asyncio
 import logging
 import os
 from collections import Counter
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
 from pyspark_checkpointer.admin.candidate import Candidate, Candidates
 from pyspark_checkpointer.admin.streaming.offset_log import SparkLog, read_log
 from pyspark_checkpointer.checkpoint import metadata
-from pyspark_checkpointer.checkpoint.latest import read_damaged
+from pyspark_checkpointer.checkpoint.latest import UNREADABLE, Head, read_damaged
 from pyspark_checkpointer.checkpoint.session import Session
-from pyspark_checkpointer.errors import CorruptionError, IllegalArgumentError, StoreRefusedError, UnsupportedFormatError
+from pyspark_checkpointer.errors import (
+    CheckpointError,
+    CorruptionError,
+    IllegalArgumentError,
+    StoreRefusedError,
+    UnsupportedFormatError,
+)
 from pyspark_checkpointer.manifests import object_paths
 from pyspark_checkpointer.manifests.model import CatalogEntry, CatalogRef, CheckpointId, Manifest, Ref
 from pyspark_checkpointer.runtime.user_functions import log_safely
 from pyspark_checkpointer.storage import open_files
 from pyspark_checkpointer.storage.base import DAMAGE, ObjectNotFoundError, ObjectRefusedError
+from pyspark_checkpointer.storage.signed_paths import SignedPaths
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,7 +44,9 @@ class StoreScan:
     catalogs: Mapping[str, int]
     """The sequence of every catalog, by path."""
     savepoints: Sequence[CatalogEntry]
-    """The savepoints in the newest catalogs that can be read, oldest first."""
+    """The savepoints to keep where the catalog does not stay as it is, oldest first."""
+    unproven: Sequence[tuple[str, str]]
+    """The names of savepoints that nobody signed, and the names that these get."""
 
 
 async def candidates(
@@ -47,8 +56,8 @@ async def candidates(
 ) -> list[Candidate]:
     """Return every manifest of the root with its evidence, the best first. Only reads."""
     log = None if spark_checkpoint is None else await read_spark_log(spark_checkpoint, spark_storage_options)
-    _, latest = await read_damaged(session.store)
-    return Candidates((await scan_store(session, latest, log)).candidates)
+    head, latest = await read_damaged(session.store)
+    return Candidates((await scan_store(session, head, latest, log)).candidates)
 
 
 async def read_spark_log(location: str | os.PathLike[str], storage_options: Mapping[str, Any] | None) -> SparkLog:
@@ -68,11 +77,11 @@ async def read_spark_log(location: str | os.PathLike[str], storage_options: Mapp
     return log
 
 
-async def scan_store(session: Session, latest: bytes, log: SparkLog | None = None) -> StoreScan:
+async def scan_store(session: Session, head: Head, latest: bytes, log: SparkLog | None = None) -> StoreScan:
     """List the root, and read every manifest and catalog.
 
-    Other objects are only checked for existence and size. `latest` has the remains of `_latest`. `log` is Spark's
-    checkpoint, where its evidence is wanted.
+    Other objects are only checked for existence and size. `head` is what can be read of `_latest`, and `latest` has its
+    remains. `log` is Spark's checkpoint, where its evidence is wanted.
     """
     store = session.store
     # One listing of everything: it shows the highest sequence, and the existence and size of each object, without a
@@ -91,23 +100,36 @@ async def scan_store(session: Session, latest: bytes, log: SparkLog | None = Non
 
     found: dict[CheckpointId, tuple[Ref, Manifest]] = {}
     listed: list[Candidate] = []
+    junk = set()
     ids = [owner for path, owner in owners.items() if path == object_paths.manifest(owner)]
     for known, one in zip(ids, await asyncio.gather(*(_find(session, i) for i in ids)), strict=True):
-        if isinstance(one, str):
-            listed.append(Candidate(known, (one,)))
-        else:
+        if isinstance(one, tuple):
             found[known] = one
-    entries = await _read_catalogs(session, [path for path in owners if path.startswith(object_paths.CATALOGS)])
+            continue
+        listed.append(Candidate(known, (str(one),)))
+        # Anybody who writes to a signed or encrypted root can put such a one there, with any sequence.
+        if isinstance(one, UNREADABLE):
+            junk.add(known)
+    paths = [path for path in owners if path.startswith(object_paths.CATALOGS)]
+    if isinstance(store, SignedPaths):
+        # Catalogs are not signed. Only the digest in `_latest` says that one of them counts.
+        named = [] if head.catalog is None else [head.catalog.path]
+        entries = await _read_catalogs(session, named)
+        others = await _read_catalogs(session, [path for path in paths if path not in named])
+        savepoints, unproven = _proven_savepoints(entries, others, found)
+    else:
+        entries, unproven = await _read_catalogs(session, paths), []
+        savepoints = _newest_savepoints(entries)
     evidence = _Evidence.collect(latest, log, [manifest for _, manifest in found.values()], entries)
     segments = metadata.Segments(store, session.host)
     for ref, manifest in found.values():
         missing, size = await _missing(segments, ref, manifest, sizes)
         segments.forget_but([manifest])
         listed.append(evidence.weigh(ref, manifest, missing, size))
-    newest = max((candidate.id.sequence for candidate in listed if not candidate.unfinished), default=0)
+    newest = max((one.id.sequence for one in listed if not one.unfinished and one.id not in junk), default=0)
     listed.sort(key=lambda candidate: _rank(candidate, newest), reverse=True)
-    catalogs = {path: owner.sequence for path, owner in owners.items() if path.startswith(object_paths.CATALOGS)}
-    return StoreScan(max(sequences, default=0), found, listed, catalogs, _newest_savepoints(entries))
+    catalogs = {path: owners[path].sequence for path in paths}
+    return StoreScan(max(sequences, default=0), found, listed, catalogs, savepoints, unproven)
 
 
 @dataclass(frozen=True, slots=True)
@@ -186,8 +208,8 @@ def _rank(candidate: Candidate, newest: int) -> tuple[bool, bool, bool, int, boo
     return (whole, named, not candidate.unfinished, candidate.id.sequence, candidate.proven, made, candidate.id)
 
 
-async def _find(session: Session, checkpoint: CheckpointId) -> tuple[Ref, Manifest] | str:
-    """Return a manifest, or a text that says what is wrong with it.
+async def _find(session: Session, checkpoint: CheckpointId) -> tuple[Ref, Manifest] | CheckpointError:
+    """Return a manifest, or an error that says what is wrong with it.
 
     Raises for a newer format, which a newer library has to repair.
     """
@@ -197,7 +219,7 @@ async def _find(session: Session, checkpoint: CheckpointId) -> tuple[Ref, Manife
         raise
     # What the store shows to nobody is lost as if it were damaged.
     except DAMAGE as error:
-        return str(error)
+        return error
 
 
 async def _read_catalogs(session: Session, paths: Sequence[str]) -> list[tuple[CatalogEntry, int]]:
@@ -221,12 +243,49 @@ def _newest_savepoints(entries: Sequence[tuple[CatalogEntry, int]]) -> list[Cata
 
     Nothing says which of these catalogs was the last.
     """
+    named = sorted(_newest_named(entries), key=lambda entry: entry.created)
+    # Sorted by time before, so of two entries of one name the younger one stays.
+    return _in_order({entry.name: entry for entry in named}.values())
+
+
+def _proven_savepoints(
+    proven: Sequence[tuple[CatalogEntry, int]],
+    others: Sequence[tuple[CatalogEntry, int]],
+    manifests: Mapping[CheckpointId, tuple[Ref, Manifest]],
+) -> tuple[list[CatalogEntry], list[tuple[str, str]]]:
+    """Return the savepoints of a signed root, and the new names of some of them.
+
+    Whoever writes to the root can write a catalog that gives any name to any checkpoint. So only the catalog that a
+    signed `_latest` names says what a name means. What the newest of the other catalogs keep is kept too, as it may
+    have been a savepoint, but under a name that tells it from one.
+    """
+    kept = {entry.name: entry for entry, _ in proven if entry.name is not None}
+    names = {entry.ref: name for name, entry in kept.items()}
+    unproven = set()
+    for entry in _newest_named(others):
+        ref, old = entry.ref, str(entry.name)
+        same = kept.get(old)
+        # A manifest that was signed has another digest, or the name means the same there.
+        if manifests.get(ref.id, (ref,))[0] != ref or (same is not None and same.ref == ref):
+            continue
+        name = names.setdefault(ref, f"unproven-{ref.id}")
+        kept.setdefault(name, replace(entry, name=name))
+        unproven.add((old, name))
+    return _in_order(kept.values()), sorted(unproven)
+
+
+def _newest_named(entries: Sequence[tuple[CatalogEntry, int]]) -> list[CatalogEntry]:
+    """Return the savepoints in the catalogs of the highest sequence.
+
+    These may have one name twice.
+    """
     # Only the newest catalogs count: in older ones there are savepoints that were deleted since.
     newest = max((sequence for _, sequence in entries), default=0)
-    named = sorted((entry for entry, sequence in entries if sequence == newest), key=lambda entry: entry.created)
-    # Sorted by time before, so of two entries of one name the younger one stays.
-    last = {entry.name: entry for entry in named if entry.name is not None}
-    return sorted(last.values(), key=lambda entry: (entry.ref.id, entry.name))
+    return [entry for entry, sequence in entries if sequence == newest and entry.name is not None]
+
+
+def _in_order(kept: Iterable[CatalogEntry]) -> list[CatalogEntry]:
+    return sorted(kept, key=lambda entry: (entry.ref.id, entry.name))
 
 
 async def _missing(

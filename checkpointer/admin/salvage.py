@@ -57,7 +57,9 @@ async def salvage(
     search = _DamageSearch(session, found, progress)
     made = await search.examine(ref, manifest)
     lost = await search.damaged(savepoints)
-    return replace(made, plan=replace(made.plan, savepoints=tuple(lost)))
+    kept = {entry.name for entry in savepoints} - set(lost)
+    unproven = tuple(pair for pair in found.unproven if pair[1] in kept)
+    return replace(made, plan=replace(made.plan, savepoints=tuple(lost), unproven=unproven))
 
 
 def _choose(session: Session, found: StoreScan, to: CheckpointId) -> tuple[Ref, Manifest]:

@@ -41,9 +41,10 @@ It plans again when others moved the pointer. Each round means that somebody mad
 MAX_POINTER = 1 << 20
 
 UNREADABLE = (UndecryptableError, UntrustedError)
-"""Errors of a `_latest` that exists but cannot be decrypted or trusted.
+"""Errors of an object that exists but cannot be decrypted or trusted.
 
-Without a version, the error concerns another object, and a repair of `_latest` does not help.
+Without a version, the error concerns another object, such as the list of signers, and a repair of `_latest` does not
+help.
 """
 
 

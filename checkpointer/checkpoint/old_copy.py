@@ -3,12 +3,35 @@
 A manifest above all attempts on `_latest` proves it. Who deletes or buries what `_latest` does not lead to asks first.
 """
 
-from pyspark_checkpointer.checkpoint.latest import NEWEST, Head, find_head, list_sizes, read_head
+import logging
+from dataclasses import dataclass
+
+from pyspark_checkpointer.checkpoint.latest import NEWEST, UNREADABLE, Head, find_head, list_sizes, read_head
 from pyspark_checkpointer.checkpoint.metadata import find_manifest, is_copy
 from pyspark_checkpointer.errors import InvalidStateError
 from pyspark_checkpointer.manifests import object_paths
 from pyspark_checkpointer.manifests.model import CheckpointId
+from pyspark_checkpointer.runtime.user_functions import log_safely
 from pyspark_checkpointer.storage.base import DAMAGE, Store
+
+
+@dataclass(frozen=True, slots=True)
+class Above:
+    """The manifests above all attempts on a version of `_latest`."""
+
+    newer: CheckpointId | None = None
+    """A manifest that proves this version to be old or lost, or None."""
+    unproven: CheckpointId | None = None
+    """The newest manifest that nobody signed whose signature counts, or that cannot be decrypted; None without any."""
+
+    def unproven_problem(self) -> str:
+        """Return what is wrong with the unproven manifest, and what to do."""
+        assert self.unproven is not None
+        return (
+            f"{object_paths.manifest(self.unproven)}: has no signature that counts, or cannot be decrypted: somebody "
+            f"without a key put it there, or it is a newer commit that was damaged, and {object_paths.LATEST} is an "
+            "old copy: compare them with a copy of the root"
+        )
 
 
 async def read_whole_head(store: Store) -> Head:
@@ -32,8 +55,11 @@ async def refuse_old_copy(store: Store, head: Head | None = None) -> None:
     listing.
     """
     head = head or await read_head(store)
-    if (newer := await find_above(store, head)) is not None:
-        raise _lost(store, head, newer)
+    above = await find_above(store, head)
+    if above.newer is not None:
+        raise _lost(store, head, above.newer)
+    if above.unproven is not None:
+        log_safely(logging.WARNING, "%s: %s", store.url, above.unproven_problem())
 
 
 def _lost(store: Store, head: Head, newer: CheckpointId) -> InvalidStateError:
@@ -44,26 +70,51 @@ def _lost(store: Store, head: Head, newer: CheckpointId) -> InvalidStateError:
     )
 
 
-async def find_above(store: Store, head: Head) -> CheckpointId | None:
-    """Return the manifest that proves this version to be old or lost, or None.
+async def find_above(store: Store, head: Head) -> Above:
+    """Return what the manifests above all attempts on this version prove.
 
-    It is the newest one above all attempts on this version, as in `newest_above`. Beside a `_latest`, copies by a
-    repair do not count: a repair that was killed leaves them above it. What is committed on top of a copy counts.
-    Returns None if `_latest` moved meanwhile: the manifest may belong to that newer commit.
+    The newest one proves it to be old or lost. Beside a `_latest`, two kinds do not count. The first are copies by a
+    repair: a repair that was killed leaves them above it. What is committed on top of a copy counts. The second are
+    those that nobody signed who may, or that cannot be decrypted: otherwise whoever writes to a signed or encrypted
+    root could stop all that deletes. But where such a one lies right above a manifest that can be trusted, it may be
+    the damaged child of a commit, and then that commit would be lost.
+
+    Returns nothing if `_latest` moved meanwhile: the manifest may belong to that newer commit.
     """
-    for checkpoint, _ in reversed(await list_sizes(store, head.sequence + 2, NEWEST)):
-        if head.pointer is None or not await _is_copy(store, checkpoint):
-            return checkpoint if await _is_unmoved(store, head) else None
-    return None
+    attempts = head.sequence + 1
+    unproven: dict[int, CheckpointId] = {}
+    newer = None
+    for checkpoint, _ in reversed(await list_sizes(store, attempts, NEWEST)):
+        sequence = checkpoint.sequence
+        has_child = sequence + 1 in unproven
+        # What an attempt on this version left proves nothing by itself.
+        if sequence == attempts and not has_child:
+            continue
+        counts = head.pointer is None or await _counts(store, checkpoint)
+        if counts is None:
+            unproven.setdefault(sequence, checkpoint)
+        elif counts or has_child:
+            newer = checkpoint
+            break
+    if not (newer or unproven) or not await _is_unmoved(store, head):
+        return Above()
+    return Above(newer, max(unproven.values(), default=None))
 
 
-async def _is_copy(store: Store, checkpoint: CheckpointId) -> bool:
-    """Return whether a manifest can be read, and a repair wrote it."""
+async def _counts(store: Store, checkpoint: CheckpointId) -> bool | None:
+    """Return whether a manifest counts as a commit. A copy by a repair does not.
+
+    Returns None for one that nobody signed whose signature counts, or that cannot be decrypted.
+    """
     try:
         _, manifest = await find_manifest(store, checkpoint)
+    except UNREADABLE as error:
+        if error.version is None:  # it is of the list of signers
+            raise
+        return None
     except DAMAGE:
-        return False
-    return is_copy(manifest)
+        return True
+    return not is_copy(manifest)
 
 
 async def _is_unmoved(store: Store, head: Head) -> bool:

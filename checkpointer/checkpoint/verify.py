@@ -435,17 +435,23 @@ class Verifier:
         # Here, as whoever only restores an intact checkpoint needs nothing of it.
         from pyspark_checkpointer.checkpoint.old_copy import find_above
 
-        newest = await find_above(self._store, head)
-        if newest is None:
+        above = await find_above(self._store, head)
+        if above.unproven is not None:
+            path = object_paths.manifest(above.unproven)
+            self.findings.append(Finding(path, above.unproven_problem(), (), missing=False))
+        if above.newer is None:
             return
-        problem = f"{object_paths.LATEST}: expected an object, found none, though {newest} was written: it was lost"
+        problem = f"expected an object, found none, though {above.newer} was written: it was lost"
         if head.pointer is not None:
             problem = (
-                f"{object_paths.LATEST}: expected the newest version, found one that commits {head.sequence}; {newest} "
-                "was written too: was an old copy put in its place?"
+                f"expected the newest version, found one that commits {head.sequence}; {above.newer} was written too: "
+                "was an old copy put in its place?"
             )
-        advice = "repair_candidates(), or `checkpointer repair`, lists what the root can be repaired to"
-        self.findings.append(Finding(object_paths.LATEST, f"{problem}; {advice}", (), missing=head.pointer is None))
+        problem = (
+            f"{object_paths.LATEST}: {problem}; repair_candidates(), or `checkpointer repair`, lists what the root can "
+            "be repaired to"
+        )
+        self.findings.append(Finding(object_paths.LATEST, problem, (), missing=head.pointer is None))
 
     async def forget_retired(self, head: Head, asked: CheckpointId | None = None) -> None:
         """Leave out findings of objects that were deleted meanwhile.

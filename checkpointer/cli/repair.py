@@ -64,8 +64,9 @@ def command(
 
     It also repairs a store in which no checkpoint is intact. Without --to it changes nothing and lists the candidates,
     the best first: each with the evidence that it was committed, and with its missing objects. With --to it commits a
-    copy of that candidate, with a sequence above everything in the store. Savepoints that can be read are kept. If the
-    history can be read and has an intact checkpoint, the repair is refused: use `rollback` instead.
+    copy of that candidate, with a sequence above everything in the store. Savepoints that can be read are kept. In a
+    signed root they get other names, unless a signed `_latest` still leads to them. If the history can be read and has
+    an intact checkpoint, the repair is refused: use `rollback` instead.
 
     Every object of the chosen candidate is read and compared. If some are damaged, the verb prints what would be
     missing, partition by partition, and changes nothing. With --accept-loss it commits the intact partitions, and the
@@ -123,6 +124,8 @@ def _repair(store: Opened, to: CheckpointSelector, accept_loss: bool, older_part
         return 1
     if not plan and not store.json:
         _print_plan(plan)
+    for line in () if store.json else plan.renames:
+        print_line(line)
     loss = "" if plan else ", with the losses above"
     store.confirm(f"Repair {store.ck.root} to {chosen}{loss}? Nothing older is kept but savepoints", yes)
     with progress("verifying", "bytes") as on_progress:

@@ -12,6 +12,7 @@ from pyspark_checkpointer.errors import CheckpointNotFoundError, IllegalArgument
 from pyspark_checkpointer.manifests.model import CheckpointId
 from tests.cli.conftest import Run
 from tests.damage import fill, flip
+from tests.signing_keys import make_keys
 from tests.world import line
 
 pytestmark = pytest.mark.usefixtures("small_manifests")
@@ -131,3 +132,21 @@ def test_the_end_says_what_went_back(tmp_path: Path, run: Run) -> None:
     flip(newest)
     done = run("repair", root, "--to", ids[-1], "--accept-loss", "--older-partitions", "--yes")
     assert f"went back to a state of {ids[1]}, epoch 1" in done.out.splitlines()[-1]
+
+
+def test_savepoints_that_nobody_signed_get_other_names(tmp_path: Path, run: Run) -> None:
+    owner = tmp_path / "owner.pem"
+    make_keys(owner)
+    root, signing = tmp_path / "signed", f"sign:{owner}"
+    with Checkpointer(root, signing=signing) as ck:
+        for number in range(2):
+            with ck.begin(epoch=number) as cp:
+                cp.snapshot("op", 0, b"%d" % number)
+        kept, newest = ck.list_checkpoints()
+        ck.savepoint("good", kept)
+    (root / "_latest").unlink()
+    done = run("repair", root, "--to", newest, "--yes", "--signing", signing)
+    said = f"savepoint 'good' gets the name 'unproven-{kept}': nobody signed which checkpoint it is of"
+    assert (done.status, said in " ".join(done.out.split())) == (0, True), done
+    savepoints = run("list", root, "--json", "--signing", signing).json
+    assert [name for one in savepoints for name in one["savepoints"]] == [f"unproven-{kept}"]

@@ -4,6 +4,7 @@ more. Each row of the table in SECURITY.md is a test here, on every store that h
 
 import copy
 import hashlib
+import logging
 import random
 import secrets
 import shutil
@@ -308,6 +309,24 @@ def test_a_pointer_that_cannot_be_decrypted_is_repaired(victim: Victim, planted:
     client.repair(best.id)
     assert victim.is_safe()
     assert client.verify().findings == ()
+
+
+def test_what_cannot_be_decrypted_above_the_commits_stops_no_cleanup(
+    victim: Victim, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Whoever writes to the root needs no key for it, and the owner needs no repair."""
+    client, junk = victim.client(), "manifests/0000009000-aaaaaaaa.json"
+    victim.write(f"{junk}.enc", b"junk")
+    first, *_, newest = client.list_checkpoints()
+    with caplog.at_level(logging.WARNING):
+        client.clean()
+    assert f"{junk}: has no signature that counts, or cannot be decrypted" in caplog.text
+    assert [finding.path for finding in client.verify().findings] == [junk]
+    with pytest.raises(InvalidStateError, match="nothing to repair"):
+        client.repair(newest)
+    client.delete_checkpoint(first)
+    client.rollback(newest)
+    assert victim.is_safe()
 
 
 def test_a_pointer_that_is_not_encrypted_is_no_damage(victim: Victim) -> None:
