@@ -25,7 +25,7 @@ from pyspark_checkpointer.checkpoint import metadata
 from pyspark_checkpointer.checkpoint.fencing import Base
 from pyspark_checkpointer.checkpoint.history import is_live, read_history
 from pyspark_checkpointer.checkpoint.intact import Intact, find_intact
-from pyspark_checkpointer.checkpoint.latest import Head, read_consistent, read_damaged
+from pyspark_checkpointer.checkpoint.latest import NEWEST, Head, read_consistent, read_damaged
 from pyspark_checkpointer.checkpoint.old_copy import find_above
 from pyspark_checkpointer.checkpoint.resolve import repair_copy
 from pyspark_checkpointer.checkpoint.selector import CheckpointSelector
@@ -42,6 +42,9 @@ from pyspark_checkpointer.manifests.model import Catalog, CatalogEntry, CatalogR
 from pyspark_checkpointer.runtime.host import Progress
 from pyspark_checkpointer.runtime.user_functions import log_safely
 from pyspark_checkpointer.storage.base import DAMAGE, ObjectNotFoundError, ObjectRefusedError
+
+_COMMITS_LEFT = 1_000_000
+"""Sequences that have to be left for a repair, and for the commits after it."""
 
 
 async def plan_repair(session: Session, to: CheckpointSelector, progress: Progress | None = None) -> RepairPlan:
@@ -90,8 +93,7 @@ async def repair(
                 "commits the rest. Nothing was written"
             )
         savepoints = [entry for entry in examined.savepoints if entry.name not in plan.savepoints]
-        # `_latest` may name a sequence that no object in the store has any more.
-        top = max(examined.top, head.sequence)
+        top = examined.top
         # The committed checkpoint needs the highest sequence, so the candidate is copied last, after the savepoints.
         ids = [session.draw_id(top + number) for number in range(len(savepoints) + 1)]
         own_catalog = session.draw_id(ids[-1].sequence)
@@ -149,7 +151,7 @@ class _Examined:
 
     head: Head
     top: int
-    """The highest sequence in any name."""
+    """The highest sequence in any name, and in `_latest`."""
     has_catalog: bool
     """True if `_latest` leads to the newest catalog, and that can be read, or to none.
 
@@ -183,11 +185,18 @@ async def _examine(session: Session, wanted: CheckpointSelector, progress: Progr
     has_catalog = head.pointer is not None and (is_proven or _is_newest(head.pointer.catalog, found.catalogs))
     has_catalog = has_catalog and await _reads_catalog(session, head)
     savepoints = () if has_catalog else found.savepoints
+    # `_latest` may name a sequence that no object in the store has any more.
+    top, top_path = max((found.top, found.top_path), (head.sequence, object_paths.LATEST))
+    if top + len(savepoints) + _COMMITS_LEFT > NEWEST:
+        raise InvalidStateError(
+            f"{session.store.url}/{top_path}: has the sequence {top}, and a repair needs higher ones, of which too few "
+            "are left: no job gets so far, so somebody put it there: keep a copy of it, delete it, and repair then"
+        )
     made = await salvage(session, found, to, savepoints, progress)
     if intact is not None and made.plan:
         raise _nothing_to_repair(session, intact)
     return _Examined(
-        head, found.top, has_catalog, savepoints, made, intact.manifest.id if intact and intact.manifest else None
+        head, top, has_catalog, savepoints, made, intact.manifest.id if intact and intact.manifest else None
     )
 
 

@@ -38,6 +38,8 @@ class StoreScan:
 
     top: int
     """The highest sequence in the name of any object or interrupted write."""
+    top_path: str
+    """An object or interrupted write with that sequence."""
     manifests: Mapping[CheckpointId, tuple[Ref, Manifest]]
     candidates: Sequence[Candidate]
     """The best first: see `_rank`."""
@@ -88,15 +90,16 @@ async def scan_store(session: Session, head: Head, latest: bytes, log: SparkLog 
     # request for each.
     sizes = {entry.path: entry.size for entry in await store.list("")}
     owners = {path: owner for path in sizes if (owner := object_paths.owner(path)) is not None}
-    sequences = [owner.sequence for owner in owners.values()]
+    sequences = {path: owner.sequence for path, owner in owners.items()}
     # Interrupted writes count too: one may still end, under an id that a repair must not use again.
     try:
-        unfinished = [object_paths.owner(leftover.path) for leftover in await store.leftovers()]
-        sequences += [owner.sequence for owner in unfinished if owner is not None]
+        unfinished = {leftover.path: object_paths.owner(leftover.path) for leftover in await store.leftovers()}
+        sequences |= {path: owner.sequence for path, owner in unfinished.items() if owner is not None}
     except StoreRefusedError as error:  # A right is missing that nothing else needs, or the server cannot do it.
         log_safely(logging.INFO, "%s: the leftovers of interrupted writes could not be listed: %s", store.url, error)
         # An attempt has at most one more than the newest commit.
-        sequences.append(max(sequences, default=0) + 1)
+        sequences = {path: sequence + 1 for path, sequence in sequences.items()}
+    top_path = max(sequences, key=sequences.__getitem__, default="")
 
     found: dict[CheckpointId, tuple[Ref, Manifest]] = {}
     listed: list[Candidate] = []
@@ -129,7 +132,7 @@ async def scan_store(session: Session, head: Head, latest: bytes, log: SparkLog 
     newest = max((one.id.sequence for one in listed if not one.unfinished and one.id not in junk), default=0)
     listed.sort(key=lambda candidate: _rank(candidate, newest), reverse=True)
     catalogs = {path: owners[path].sequence for path in paths}
-    return StoreScan(max(sequences, default=0), found, listed, catalogs, savepoints, unproven)
+    return StoreScan(sequences.get(top_path, 0), top_path, found, listed, catalogs, savepoints, unproven)
 
 
 @dataclass(frozen=True, slots=True)

@@ -539,6 +539,23 @@ def test_a_repair_that_may_have_taken_effect_keeps_what_it_wrote(world: World) -
     assert world.actor().verify()
 
 
+@pytest.mark.parametrize("sequence", [9_999_999_999, 9_999_999_990])
+def test_an_object_that_leaves_no_ids_for_a_repair_is_named(world: World, sequence: int) -> None:
+    """No job gets so far. What a person has to delete is told before anything is written."""
+    ids = line(world.actor(), 2)
+    missing(world)
+    planted = f"artifacts/op/0/{sequence}-aaaaaaaa.snapshot.{'0' * 64}.raw"
+    runtime.run_sync(world.store.put(planted, b""))
+    before = world.objects()
+    for verb in (lambda c: c.repair_plan(ids[1]), lambda c: c.repair(ids[1])):
+        with pytest.raises(InvalidStateError, match=f"{planted}.* keep a copy of it, delete it, and repair then"):
+            verb(world.actor())
+    assert world.objects() == before
+    world.delete(planted)
+    world.actor().repair(ids[1])
+    assert latest(world.actor()) == b"2"
+
+
 # ---- where `_latest` is there ----------------------------------------------------------------------------------------
 
 
