@@ -101,6 +101,11 @@ def cut(text: object, limit: int = 100) -> str:
     return plain if len(plain) <= limit else f"{plain[: limit - 1]}…"
 
 
+def names(items: Iterable[object]) -> str:
+    """Return all names in a row, each as `cut` shows it."""
+    return ", ".join(map(cut, items))
+
+
 def some(items: Iterable[object], limit: int = 5) -> str:
     """Return the first items, and how many more there are: a, b and 3 more."""
     texts = list(map(cut, items))

@@ -114,7 +114,7 @@ LAYERS = (
         "table",
         "Tables are merged in Arrow alone, so that executors, the driver and readers without Spark do it alike.",
         ("pyspark_checkpointer.table",),
-        ("format", "errors", "compaction", "runtime", "store", "checkpoint", "admin"),
+        ("format", "errors", "display", "compaction", "runtime", "store", "checkpoint", "admin"),
         ("pyarrow", "numpy", "pandas", "polars"),
     ),
     Layer(

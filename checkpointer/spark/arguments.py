@@ -13,6 +13,7 @@ from pyspark.sql import Column, DataFrame
 from pyspark.sql.types import ArrayType, DataType, MapType, StructType
 from pyspark.sql.utils import is_remote
 
+from pyspark_checkpointer import display
 from pyspark_checkpointer.errors import IllegalArgumentError
 from pyspark_checkpointer.manifests import codecs, object_paths
 from pyspark_checkpointer.manifests.model import Operator
@@ -99,7 +100,7 @@ def check_columns(call: str, frame: DataFrame, order_by: Sequence[str]) -> None:
             raise IllegalArgumentError(f"{call}: column {name!r}: the name is taken: rename it")
     if missing := [name for name in order_by if name not in frame.columns]:
         raise IllegalArgumentError(
-            f"{call}: order_by: there is no column {', '.join(missing)}; there are {', '.join(frame.columns)}"
+            f"{call}: order_by: there is no column {display.names(missing)}; there are {display.names(frame.columns)}"
         )
     for name in order_by:
         kind = frame.schema[name].dataType

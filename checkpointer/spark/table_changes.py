@@ -12,6 +12,7 @@ from py4j.protocol import Py4JError
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 
+from pyspark_checkpointer import display
 from pyspark_checkpointer.checkpoint.migrated import how_to_keep
 from pyspark_checkpointer.checkpoint.save import CheckpointAttempt
 from pyspark_checkpointer.client._sync import Checkpointer
@@ -107,7 +108,7 @@ class TableChanges:
         self._partitions = before if num_partitions is None else num_partitions
         if self.version is not None and self.version.schema.key != key:
             raise IllegalArgumentError(
-                f"table {name!r}: its key is {', '.join(self.version.schema.key)}, not {', '.join(key)}: "
+                f"table {name!r}: its key is {display.names(self.version.schema.key)}, not {display.names(key)}: "
                 f"{how_to_keep(name)}"
             )
         self._has_changed = False

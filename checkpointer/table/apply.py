@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import pyarrow as pa
 
+from pyspark_checkpointer import display
 from pyspark_checkpointer.errors import IllegalArgumentError
 from pyspark_checkpointer.table import conform, kept_columns, large_rows, row_order
 from pyspark_checkpointer.table.key_floats import canonical_rows
@@ -78,8 +79,8 @@ class UserFunction:
         where = self._where(keys, "upserts")
         if unknown := [name for name in given.column_names if name not in self.schema.names]:
             raise IllegalArgumentError(
-                f"{where}: the table has no column {', '.join(unknown)}; there are {', '.join(self.schema.names)}: "
-                "name new columns in schema= of state.table(…)"
+                f"{where}: the table has no column {display.names(unknown)}; there are "
+                f"{display.names(self.schema.names)}: name new columns in schema= of state.table(…)"
             )
         if unnamed := next((c for c in self.unnamed if c.name in given.column_names), None):
             raise IllegalArgumentError(
@@ -136,7 +137,8 @@ class UserFunction:
         for part in given:
             if unknown := [name for name in part.column_names if name not in self.output.names]:
                 raise IllegalArgumentError(
-                    f"{where}: column {', '.join(unknown)} is not in output=, which has {', '.join(self.output.names)}"
+                    f"{where}: column {display.names(unknown)} is not in output=, which has "
+                    f"{display.names(self.output.names)}"
                 )
         parts = [conform.conform(where, part, self.output) for part in given]
         return pa.concat_tables([self.output.empty_table(), *parts])

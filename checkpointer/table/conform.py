@@ -11,6 +11,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from pyspark_checkpointer import display
 from pyspark_checkpointer.errors import IllegalArgumentError
 from pyspark_checkpointer.table import decimal_digits
 from pyspark_checkpointer.table.frames import is_index
@@ -27,7 +28,7 @@ def conform(what: str, given: pa.Table, wanted: pa.Schema) -> pa.Table:
         count = given.column_names.count(name)
         if count > 1:
             raise IllegalArgumentError(
-                f"{what}: column {name!r} is there twice; there are {', '.join(given.column_names)}"
+                f"{what}: column {name!r} is there twice; there are {display.names(given.column_names)}"
             )
         if not count:
             index = ": it is the index of the frame: call reset_index()" if is_index(given, name) else ""

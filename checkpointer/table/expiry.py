@@ -10,6 +10,7 @@ from datetime import UTC, datetime, timedelta
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from pyspark_checkpointer import display
 from pyspark_checkpointer.errors import IllegalArgumentError
 from pyspark_checkpointer.manifests.map_expiry import MAX_AFTER_US
 from pyspark_checkpointer.manifests.model import Json
@@ -52,7 +53,7 @@ class Expire:
             )
 
     def __str__(self) -> str:
-        return f"{self.after} after {self.column}"
+        return f"{self.after} after {display.cut(self.column)}"
 
 
 def limit(rule: Expire, clock: datetime) -> int:

@@ -10,6 +10,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from pyspark_checkpointer import display
 from pyspark_checkpointer.table import decimal_digits, kept_columns, row_order
 from pyspark_checkpointer.table.key_floats import canonical
 from pyspark_checkpointer.table.schema import (
@@ -51,7 +52,7 @@ def find_columns(stored: pa.Schema, schema: TableSchema, own: Sequence[str]) -> 
     without_id = {field.name for field in stored if _id_of(field) is None}
     missing = [name for name in schema.key if name not in found] + [name for name in own if name not in without_id]
     if missing:
-        raise ValueError(f"no column {', '.join(missing)}")
+        raise ValueError(f"no column {display.names(missing)}")
     return found, [*own, KEPT] if own and KEPT in without_id else list(own)
 
 
@@ -114,4 +115,4 @@ def check_rows(rows: pa.Table, schema: TableSchema) -> None:
     order = [PARTITION, *schema.key] if PARTITION in rows.column_names else schema.key
     # A key that is there twice would be two rows. Out of order, changes would miss their rows.
     if not row_order.is_strictly_ascending(rows, order):
-        raise ValueError(f"expected rows in order of {', '.join(order)}, each key once")
+        raise ValueError(f"expected rows in order of {display.names(order)}, each key once")

@@ -8,6 +8,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from pyspark_checkpointer import display
 from pyspark_checkpointer.checkpoint.key_history import ChangeType, KeyChange, change_of
 from pyspark_checkpointer.checkpoint.restore import explaining
 from pyspark_checkpointer.checkpoint.session import Session
@@ -41,7 +42,7 @@ def key_columns(name: str, key: Any, shown: TableSchema) -> dict[str, Any]:
         return key
     if len(shown.key) == 1:
         return {shown.key[0]: key}
-    raise IllegalArgumentError(f"table {name!r}: key {key!r:.60}: expected a dict with {', '.join(shown.key)}")
+    raise IllegalArgumentError(f"table {name!r}: key {key!r:.60}: expected a dict with {display.names(shown.key)}")
 
 
 def readings(key: Any, typed: str, shown: TableSchema) -> list[Any]:

@@ -8,6 +8,7 @@ from collections.abc import Sequence
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from pyspark_checkpointer import display
 from pyspark_checkpointer.checkpoint.migration import Transform, call
 from pyspark_checkpointer.checkpoint.restore import CheckpointReader
 from pyspark_checkpointer.compaction import is_small_partition
@@ -241,4 +242,4 @@ def _described(field: pa.Field, before: Column | None) -> Json:
 
 
 def _show(fields: Sequence[tuple[str, pa.DataType, str]]) -> str:
-    return ", ".join(f"{name} {kind} {combine}".rstrip() for name, kind, combine in fields)
+    return ", ".join(f"{display.cut(name)} {display.cut(kind)} {combine}".rstrip() for name, kind, combine in fields)

@@ -11,6 +11,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from pyarrow import Table
 
+from pyspark_checkpointer import display
 from pyspark_checkpointer.checkpoint.restore import CheckpointReader, explaining
 from pyspark_checkpointer.errors import IllegalArgumentError
 from pyspark_checkpointer.manifests.tagged_json import to_json
@@ -111,7 +112,7 @@ def key_table(version: TableVersion, keys: Keys) -> pa.Table:
         columns = [exact_array([row[field.name] for row in keys], field.type) for field in fields]
     except (TypeError, ValueError, OverflowError, pa.ArrowException) as error:
         raise IllegalArgumentError(
-            f"table {version.name!r}: keys: expected rows with {', '.join(version.schema.key)}: {error}"
+            f"table {version.name!r}: keys: expected rows with {display.names(version.schema.key)}: {error}"
             f"{_time_hint(fields, keys)}"
         ) from None
     return pa.table([canonical(column) for column in columns], schema=pa.schema(fields))

@@ -10,6 +10,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from pyspark_checkpointer import display
 from pyspark_checkpointer.errors import IllegalArgumentError
 from pyspark_checkpointer.table import large_rows
 from pyspark_checkpointer.table.schema import PARTITION, TableSchema
@@ -145,7 +146,7 @@ def _repeats_next(rows: pa.Table, key: list[str]) -> Any:
 
 def show_key(rows: pa.Table, key: list[str], row: int) -> str:
     """Return the key of a row, as an error should show it."""
-    return ", ".join(f"{name}={_shown(rows[name].slice(row, 1))}" for name in key)
+    return ", ".join(f"{display.cut(name)}={_shown(rows[name].slice(row, 1))}" for name in key)
 
 
 def _is_below_next(values: pa.ChunkedArray) -> Any:

@@ -6,6 +6,7 @@ from typing import Any, Literal, get_args
 
 import pyarrow as pa
 
+from pyspark_checkpointer import display
 from pyspark_checkpointer.errors import IllegalArgumentError, MalformedError
 from pyspark_checkpointer.manifests.model import Json
 from pyspark_checkpointer.table.expiry import TYPES, Expire, decode_rule, encode_rule
@@ -128,10 +129,10 @@ class TableSchema:
         wanted = list(by_name) if columns is None else list(columns)
         unknown = [name for name in wanted if name not in by_name]
         if unknown or not wanted:
-            why = f"no column {', '.join(unknown)}" if unknown else "columns=[]: expected at least one column"
-            raise IllegalArgumentError(f"table {table!r}: {why}; there are {', '.join(by_name)}")
+            why = f"no column {display.names(unknown)}" if unknown else "columns=[]: expected at least one column"
+            raise IllegalArgumentError(f"table {table!r}: {why}; there are {display.names(by_name)}")
         if len(set(wanted)) < len(wanted):
-            raise IllegalArgumentError(f"table {table!r}: columns {', '.join(wanted)}: one is there twice")
+            raise IllegalArgumentError(f"table {table!r}: columns {display.names(wanted)}: one is there twice")
         return [by_name[name] for name in wanted]
 
     def arrow(self) -> pa.Schema:
@@ -189,7 +190,7 @@ class TableSchema:
         if column is None:
             raise IllegalArgumentError(
                 f"table {table!r}: rows expire {expire}, and there would be no such column; there are "
-                f"{', '.join(column.name for column in columns)}: name another one, or leave expire= out"
+                f"{display.names(column.name for column in columns)}: name another one, or leave expire= out"
             )
         if column.type not in TYPES:
             raise IllegalArgumentError(
@@ -229,7 +230,9 @@ class TableSchema:
         return schema
 
     def __str__(self) -> str:
-        shown = (f"{c.name} {show_type(c.type)}{'' if c.role == 'last' else ' ' + c.role}" for c in self.columns)
+        shown = (
+            f"{display.cut(c.name)} {show_type(c.type)}{'' if c.role == 'last' else ' ' + c.role}" for c in self.columns
+        )
         return f"({', '.join(shown)}{'' if self.expire is None else f'; expires {self.expire}'})"
 
 
@@ -237,7 +240,7 @@ def check_dropped(table: str, key: Sequence[str], columns: Collection[str]) -> N
     """Raise `IllegalArgumentError` where a column to drop is part of the key."""
     if keys := [name for name in key if name in columns]:
         raise IllegalArgumentError(
-            f"table {table!r}: column {', '.join(keys)} is part of the key, and cannot be dropped: a table with "
+            f"table {table!r}: column {display.names(keys)} is part of the key, and cannot be dropped: a table with "
             "another key needs another name"
         )
 
@@ -246,7 +249,7 @@ def missing(column: str, there: Collection[str]) -> str:
     """Return the text of an error for a column that is not among the known ones."""
     alike = next((name for name in there if name.lower() == column.lower()), None)
     hint = "" if alike is None else f": {alike!r} differs from it in case alone: rename it"
-    return f"column {column!r} is missing; there are {', '.join(there) or 'none'}{hint}"
+    return f"column {column!r} is missing; there are {display.names(there) or 'none'}{hint}"
 
 
 def _integer(value: Json, most: int) -> int:

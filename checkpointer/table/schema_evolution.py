@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
+from pyspark_checkpointer import display
 from pyspark_checkpointer.checkpoint.migrated import how_to_keep
 from pyspark_checkpointer.errors import IllegalArgumentError
 from pyspark_checkpointer.manifests.model import Json
@@ -117,7 +118,7 @@ def _columns(name: str, fields: Sequence[Json], key: Sequence[str], combine: Map
             raise IllegalArgumentError(f"table {name!r}: {missing(column, found)}")
     both = set(key) & set(combine)
     if both:
-        raise IllegalArgumentError(f"table {name!r}: {', '.join(sorted(both))}: a key column cannot be combined")
+        raise IllegalArgumentError(f"table {name!r}: {display.names(sorted(both))}: a key column cannot be combined")
     roles: dict[str, Any] = dict.fromkeys(key, "key")
     roles |= {column: combine.get(column, "last") for column in found if column not in roles}
     return [new_column(name, found[column], role) for column, role in roles.items()]
@@ -175,7 +176,7 @@ def _refusal(
 
 def _check_evolution(name: str, old: TableSchema, new: TableSchema) -> None:
     if old.key != new.key:
-        raise _refusal(name, old, f"its key is {', '.join(old.key)}, not {', '.join(new.key)}", new)
+        raise _refusal(name, old, f"its key is {display.names(old.key)}, not {display.names(new.key)}", new)
     before = {column.id: column for column in old.columns}
     for column in new.columns:
         known = before.get(column.id)
@@ -207,7 +208,7 @@ def _difference(known: Column, column: Column) -> tuple[str, str]:
         why, way = f"is {before}, not {now}", f"cast it to {before}"
     elif column.type == "string":
         why = f"has the collation {_collation(column)}, the table's has {_collation(known)}"
-        way = f"collate({column.name}, {_collation(known)!r})"
+        way = f"collate({display.cut(column.name)}, {_collation(known)!r})"
     else:
         why = "has texts of another collation than in the table"
         way = "cast it to the type that read() of the table shows"

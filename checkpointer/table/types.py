@@ -10,6 +10,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from pyspark_checkpointer import display
 from pyspark_checkpointer.errors import IllegalArgumentError
 from pyspark_checkpointer.manifests.model import Json
 
@@ -198,15 +199,15 @@ def is_too_deep(spark: Json) -> bool:
 def show_type(spark: Json) -> str:
     """Return a type as a person would write it."""
     if not isinstance(spark, dict):
-        return str(spark)
+        return display.cut(spark)
     kind = spark.get("type")
     if kind == "array":
         return f"array<{show_type(spark['elementType'])}>"
     if kind == "map":
         return f"map<{show_type(spark['keyType'])},{show_type(spark['valueType'])}>"
     if kind == "struct":
-        return f"struct<{','.join(f['name'] + ':' + show_type(f['type']) for f in spark['fields'])}>"
-    return str(kind)
+        return f"struct<{','.join(display.cut(f['name']) + ':' + show_type(f['type']) for f in spark['fields'])}>"
+    return display.cut(kind)
 
 
 def plain_type(spark: Json) -> Json:

@@ -3,6 +3,7 @@
 import json
 import math
 from collections.abc import Callable
+from datetime import timedelta
 from typing import Any
 
 import pyarrow as pa
@@ -10,6 +11,8 @@ import pytest
 
 from pyspark_checkpointer.errors import IllegalArgumentError, MalformedError
 from pyspark_checkpointer.table import kept_columns, parquet_decode, parquet_encode
+from pyspark_checkpointer.table.expiry import Expire
+from pyspark_checkpointer.table.file_columns import find_columns
 from pyspark_checkpointer.table.schema import CHANGE, FIELD_ID, KEPT, PARTITION, Column, TableSchema
 from pyspark_checkpointer.table.schema_evolution import (
     extended_schema,
@@ -18,6 +21,7 @@ from pyspark_checkpointer.table.schema_evolution import (
     needs_rescale,
     next_schema,
 )
+from tests.proof.test_security_screen import HOSTILE, acting
 from tests.table.tables import ORDERED, array, field, fields, mapping, schema_of, struct
 
 COLLATED = {"__COLLATIONS": {"s": "spark.UTF8_LCASE"}}
@@ -541,3 +545,36 @@ def test_a_key_behind_another_column_is_refused() -> None:
     stored["columns"].reverse()
     with pytest.raises(MalformedError, match="contradicts itself"):
         TableSchema.from_json("t", stored)
+
+
+# ---- names of others -------------------------------------------------------------------------------------------------
+
+
+def test_no_error_about_columns_lets_a_terminal_act() -> None:
+    """A traceback and the log of a driver show an error as it is, and whoever writes state names the columns."""
+    kinds = {"k": "long", HOSTILE: "timestamp", "s": struct(**{HOSTILE: "long"})}
+    schema = schema_of(kinds, ["k"]).expiring("t", Expire(HOSTILE, timedelta(days=1)))
+    by_name = schema_of({HOSTILE: "long", "v": "long"}, [HOSTILE])
+    for refused in (
+        lambda: schema.choose("t", ["zz"]),
+        lambda: schema.choose("t", [HOSTILE, HOSTILE]),
+        lambda: schema.without("t", [HOSTILE]),
+        lambda: schema.expiring("t", Expire("gone", timedelta(days=1))),
+        lambda: schema.expiring("t", Expire("s", timedelta(days=1))),
+        lambda: by_name.without("t", [HOSTILE]),
+        lambda: evolve(schema, {**kinds, "s": "long"}, ["k"]),
+        lambda: evolve(schema, kinds, [HOSTILE]),
+        lambda: evolve(schema, kinds, ["zz"]),
+        lambda: evolve(schema, {"k": HOSTILE}, ["k"]),
+        lambda: schema_of(kinds, ["k", HOSTILE], **{HOSTILE: "min"}),
+    ):
+        with pytest.raises(IllegalArgumentError) as raised:
+            refused()
+        assert acting(str(raised.value)) == set()
+    assert acting(str(schema)) == set()
+
+
+def test_no_error_about_a_file_lets_a_terminal_act() -> None:
+    with pytest.raises(ValueError, match="no column") as raised:
+        find_columns(pa.schema([]), schema_of({HOSTILE: "long"}, [HOSTILE]), ())
+    assert acting(str(raised.value)) == set()
