@@ -21,7 +21,8 @@ class RetentionPolicy:
     """Rules that say which checkpoints to keep.
 
     A checkpoint is kept if any rule keeps it. Without rules, all are kept. The committed checkpoint, a prepared one and
-    savepoints stay in any case. A checkpoint without a creation time counts as just made.
+    savepoints stay in any case. A checkpoint without a creation time counts as just made. One whose time is in the
+    future counts as made when the next newer one was.
 
     Args:
         keep_last: Keep this many of the newest checkpoints, at least 1.
@@ -104,21 +105,24 @@ class RetentionPolicy:
         """
         kept: dict[CheckpointId, str] = {}
         seen: set[tuple[str, datetime | int]] = set()
+        made = now
         for index, manifest in enumerate(checkpoints):
-            rules = [rule for rule in self._rules(manifest, index, now, seen) if rule]
+            # Without a time it counts as new: a rule must not retire what it cannot judge. With one in the future, by a
+            # clock that was ahead, it was made before the next newer one, or rules would keep it until then.
+            created = manifest.created or now
+            made = made if created > now else created
+            rules = [rule for rule in self._rules(manifest, made, index, now, seen) if rule]
             if rules:
                 kept[manifest.id] = rules[0]
         return kept
 
     def _rules(
-        self, manifest: Manifest, index: int, now: datetime, seen: set[tuple[str, datetime | int]]
+        self, manifest: Manifest, made: datetime, index: int, now: datetime, seen: set[tuple[str, datetime | int]]
     ) -> list[str | None]:
         """Return the reasons of all rules that keep a checkpoint.
 
         Every rule is asked, even where one keeps it already: `seen` has to know the newest of each period.
         """
-        # Without a time it counts as new: a rule must not retire what it cannot judge.
-        made = manifest.created or now
         found: list[str | None] = []
         if self.keeps_all:
             found.append("no rule retires anything")

@@ -44,6 +44,24 @@ def test_the_newest_so_many() -> None:
     assert kept(RetentionPolicy(keep_last=2), history(HOUR, 2 * HOUR, 3 * HOUR)) == [0, 1]
 
 
+@pytest.mark.parametrize("rule", ["keep_younger", "hourly", "daily", "weekly"])
+def test_a_time_in_the_future_keeps_nothing_for_longer(rule: str) -> None:
+    """A clock was years ahead for a while. All checkpoints of that while are older than the ones after it."""
+    ahead = -3650 * DAY
+    checkpoints = history(HOUR, 20 * DAY, *(ahead - n * DAY for n in range(50)), 21 * DAY)
+    assert kept(RetentionPolicy(**{rule: 8 * DAY}), checkpoints) == [0]
+
+
+def test_a_time_in_the_future_is_at_most_now_where_nothing_newer_says_more() -> None:
+    checkpoints = history(-HOUR, -2 * HOUR, None, -3 * HOUR, HOUR, -4 * HOUR)
+    assert kept(RetentionPolicy(keep_younger=HOUR), checkpoints) == [0, 1, 2, 3]
+
+
+def test_a_clock_that_was_behind_retires_nothing_else() -> None:
+    """The time of a newer checkpoint counts for no other one whose own time may be right."""
+    assert kept(RetentionPolicy(keep_younger=HOUR), history(timedelta(0), 9000 * DAY, timedelta(minutes=5))) == [0, 2]
+
+
 def test_those_younger_than_a_duration() -> None:
     checkpoints = history(timedelta(0), HOUR - timedelta(seconds=1), HOUR, 2 * HOUR, None)
     assert kept(RetentionPolicy(keep_younger=HOUR), checkpoints) == [0, 1, 4]
