@@ -717,7 +717,7 @@ def told() -> str:
     return subprocess.run([sys.executable, ROOT / "scripts/hops"], check=True, capture_output=True, text=True).stdout
 
 
-@pytest.mark.parametrize(("path", "most"), [("save", (39, 143, 83)), ("restore", (36, 79, 56))])
+@pytest.mark.parametrize(("path", "most"), [("save", (39, 143, 83)), ("restore", (36, 80, 57))])
 def test_a_reader_who_follows_a_path_enters_few_files_and_goes_between_few_pairs_of_them(
     path: str, most: tuple[int, int, int], told: str
 ) -> None:

@@ -43,8 +43,7 @@ MAX_POINTER = 1 << 20
 UNREADABLE = (UndecryptableError, UntrustedError)
 """Errors of an object that exists but cannot be decrypted or trusted.
 
-Without a version, the error concerns another object, such as the list of signers, and a repair of `_latest` does not
-help.
+Without a version, it concerns another object, such as the list of signers: a repair of `_latest` does not help.
 """
 
 
