@@ -74,11 +74,8 @@ class Application:
         # Rows of `first_seen` are returned whole, also columns that the table does not have.
         hint = ", or select the columns that can be returned" if is_ours else ""
         output = None if self.output is None else _emitted_columns(emits, self.output, hint)
-        call: Any = (
-            GroupCall(what, self.user, self.frames, schema.arrow(), output or pa.schema([]))
-            if self.groups
-            else FrameCall(what, self.user, self.frames)
-        )
+        kind: Any = GroupCall if self.groups else FrameCall
+        call = kind(what, self.user, self.frames, schema.arrow(), output or pa.schema([]))
         unnamed = [] if is_ours else [c for c in schema.values if c.role != "last" and c.name not in combine]
         return UserFunction(what, schema, call, output, is_ours, unnamed)
 

@@ -49,8 +49,11 @@ def from_arrow(rows: pa.Table, frames: Frames) -> Any:
     return rows
 
 
-def to_arrow(given: Any) -> pa.Table | None:
-    """Return a frame of any kind as Arrow rows; None for anything that is no frame."""
+def to_arrow(given: Any, wanted: pa.Schema) -> pa.Table | None:
+    """Return a frame of any kind as Arrow rows; None for anything that is no frame.
+
+    `wanted` has the types that columns will get. They only decide what NaN is within a value of pandas.
+    """
     if isinstance(given, pa.Table):
         return given
     if isinstance(given, pa.RecordBatch):
@@ -58,17 +61,17 @@ def to_arrow(given: Any) -> pa.Table | None:
     module = type(given).__module__.partition(".")[0]
     # Looked for by name: a package that is not installed cannot be imported, and needs no import then.
     if module == "pandas" and type(given).__name__ == "DataFrame":
-        return _from_pandas(given)
+        return _from_pandas(given, wanted)
     if module == "polars" and type(given).__name__ == "DataFrame":
         return given.to_arrow()
     return None
 
 
-def _from_pandas(frame: Any) -> pa.Table:
+def _from_pandas(frame: Any, wanted: pa.Schema) -> pa.Table:
     """Return the columns of a pandas frame, without its index.
 
-    NaN in a column of numpy's floats stays NaN, and so does one within a value. Arrow would take it for null, which is
-    another key.
+    NaN in a column of numpy's floats stays NaN, and so does one within a value where floats are wanted. Arrow would
+    take it for null, which is another key.
     """
     columns, names = [], []
     # A copy, as Arrow would share the memory: a function may fill one frame anew for each key.
@@ -76,8 +79,9 @@ def _from_pandas(frame: Any) -> pa.Table:
         if not isinstance(name, str):
             raise TypeError(f"column {name!r:.40}: its name is no text")
         is_plain_float = getattr(values.dtype, "kind", "") == "f" and type(values.dtype).__module__.startswith("numpy")
+        kind = wanted.field(name).type if name in wanted.names else None
         try:
-            columns.append(pa.array(values.to_numpy()) if is_plain_float else _from_series(values))
+            columns.append(pa.array(values.to_numpy()) if is_plain_float else _from_series(values, kind))
         except (pa.ArrowException, TypeError, ValueError, OverflowError) as error:
             raise ValueError(f"column {name!r}: {error}") from None
         names.append(name)
@@ -85,27 +89,40 @@ def _from_pandas(frame: Any) -> pa.Table:
     return pa.table(columns, names=names, metadata={_INDEX: json.dumps(index)})
 
 
-def _from_series(values: Any) -> pa.Array:
+def _from_series(values: Any, wanted: pa.DataType | None) -> pa.Array:
     """Return a column of pandas that is not one of numpy's floats."""
     found = pa.array(values, from_pandas=True)
     if values.dtype != object or not pa.types.is_nested(found.type):
         return found
     whole = [value if there else None for value, there in zip(values, values.notna(), strict=True)]
     try:
-        return pa.array(whole, from_pandas=False)
+        made = pa.array(whole, from_pandas=False)
     # Within them is NA or NaT, or NaN in place of a text.
     except (pa.ArrowException, TypeError, ValueError):
-        return pa.array([_without_na(value, found.type) for value in whole], from_pandas=False)
+        made = None
+    # NaN makes floats of integers, and of a part that has no other value.
+    if made is None or made.type != found.type:
+        made = pa.array([_without_na(value, found.type, wanted) for value in whole], from_pandas=False)
+    return made
 
 
-def _without_na(value: Any, kind: pa.DataType) -> Any:
-    """Return a value with null for each null of pandas but NaN among floats."""
-    if pa.types.is_list(kind) and isinstance(value, (list, tuple, np.ndarray)):
-        return [_without_na(inner, kind.value_type) for inner in value]
-    if pa.types.is_struct(kind) and isinstance(value, dict):
-        return {field.name: _without_na(value.get(field.name), field.type) for field in kind}
+def _without_na(value: Any, found: pa.DataType, wanted: pa.DataType | None) -> Any:
+    """Return a value with null for each null of pandas but NaN among floats.
+
+    `found` is its type where NaN is null.
+    """
+    if pa.types.is_list(found) and isinstance(value, (list, tuple, np.ndarray)):
+        inside = wanted.value_type if wanted is not None and pa.types.is_list(wanted) else None
+        return [_without_na(inner, found.value_type, inside) for inner in value]
+    if pa.types.is_struct(found) and isinstance(value, dict):
+        types = (
+            {field.name: field.type for field in wanted} if wanted is not None and pa.types.is_struct(wanted) else {}
+        )
+        return {field.name: _without_na(value.get(field.name), field.type, types.get(field.name)) for field in found}
     # Of no type is a part in which Arrow found nulls alone, as it takes NaN for one.
-    if (pa.types.is_floating(kind) or pa.types.is_null(kind)) and isinstance(value, (float, np.floating)):
+    is_number = pa.types.is_floating(found) or pa.types.is_integer(found) or pa.types.is_null(found)
+    is_float = pa.types.is_floating(found if wanted is None else wanted)
+    if is_number and is_float and isinstance(value, (float, np.floating)):
         return value
     import pandas
 

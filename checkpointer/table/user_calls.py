@@ -79,12 +79,15 @@ class UserFunctionError(Exception):
 class FrameCall:
     """A function that is called with the rows and the state of many keys.
 
-    It is called as `function(rows, state)`. `what` names the function in errors.
+    It is called as `function(rows, state)`. `what` names the function in errors. `stored` and `output` have the types
+    of the table's columns and of the emitted ones.
     """
 
     what: str
     function: Callable[[Any, Any], Any]
     frames: Frames
+    stored: pa.Schema
+    output: pa.Schema
 
     def __call__(self, keys: Keys, rows: pa.Table, state: pa.Table) -> Returned:
         try:
@@ -98,19 +101,19 @@ class FrameCall:
             )
         change = given if isinstance(given, Change) else Change(upserts=given)
         return Returned(
-            self._frame("upserts", change.upserts),
-            self._frame("deletes", change.deletes),
-            self._frame("output", change.output),
+            self._frame("upserts", change.upserts, self.stored),
+            self._frame("deletes", change.deletes, self.stored),
+            self._frame("output", change.output, self.output),
         )
 
     def _call(self, rows: pa.Table, state: pa.Table) -> Any:
         return self.function(from_arrow(rows, self.frames), from_arrow(state, self.frames))
 
-    def _frame(self, part: str, given: Any) -> list[pa.Table]:
+    def _frame(self, part: str, given: Any, wanted: pa.Schema) -> list[pa.Table]:
         if given is None:
             return []
         try:
-            rows = to_arrow(given)
+            rows = to_arrow(given, wanted)
         except Exception as error:  # Each kind of frame has errors of its own.
             raise IllegalArgumentError(f"{self.what} returned {part} that Arrow cannot hold: {error}") from None
         if rows is None:
@@ -242,7 +245,7 @@ class GroupCall:
             collected.emitted.extend((number, plain_row(row)) for row in change.output)
             return
         try:
-            frame = to_arrow(change.output)
+            frame = to_arrow(change.output, self.output)
         except Exception as error:  # Each kind of frame has errors of its own.
             raise refused(f"output that Arrow cannot hold: {error}") from None
         if frame is None:

@@ -215,7 +215,7 @@ class Decide:
 
 
 def _rows(frame: Any) -> pa.Table:
-    rows = to_arrow(frame)
+    rows = to_arrow(frame, pa.schema([]))
     assert rows is not None
     return rows
 

@@ -58,11 +58,8 @@ def applied(
     schema: TableSchema = SCHEMA,
 ) -> Applied:
     what = f"table '{TABLE}': apply(): {function.__name__}"
-    call: Any = (
-        GroupCall(what, function, frames or "rows", schema.arrow(), output or pa.schema([]))
-        if groups
-        else FrameCall(what, function, frames or "arrow")
-    )
+    kind: Any = GroupCall if groups else FrameCall
+    call = kind(what, function, frames or ("rows" if groups else "arrow"), schema.arrow(), output or pa.schema([]))
     keys = Keys.of(rows, schema.key)
     below = schema.arrow().empty_table() if below is None else below
     return UserFunction(what, schema, call, output).apply(keys, rows.drop_columns([PARTITION]), below)
@@ -321,28 +318,71 @@ def test_nan_of_pandas_is_no_null() -> None:
     assert math.isnan(found["x"][0].as_py())
 
 
-VECTORS: dict[str, tuple[Any, list[Any]]] = {
-    "arrays": ([np.array([1.0, math.nan]), None, math.nan], [[1.0, "NaN"], None, None]),
-    "lists": ([[1.0, math.nan, None], pd.NA, [1, math.nan]], [[1.0, "NaN", None], None, [1.0, "NaN"]]),
-    "integers": ([[1, math.nan]], [[1.0, "NaN"]]),
+FLOATS = pa.list_(pa.float64())
+INTEGERS = pa.list_(pa.int64())
+VECTORS: dict[str, tuple[pa.DataType, list[Any], list[Any]]] = {
+    "arrays": (FLOATS, [np.array([1.0, math.nan]), None, math.nan], [[1.0, "NaN"], None, None]),
+    "lists": (
+        FLOATS,
+        [[1.0, math.nan, None], pd.NA, [1, math.nan]],
+        [[1.0, "NaN", None], None, [1.0, "NaN"]],
+    ),
+    "integers as floats": (FLOATS, [[1, math.nan]], [[1.0, "NaN"]]),
     "nulls of pandas inside": (
+        FLOATS,
         [[1.0, math.nan, pd.NA], [np.float64("nan"), pd.NaT]],
         [[1.0, "NaN", None], ["NaN", None]],
     ),
-    "dicts": ([{"x": math.nan, "t": "a"}, {"t": math.nan}], [{"x": "NaN", "t": "a"}, {"x": None, "t": None}]),
-    "lists of lists": ([[[math.nan, pd.NA], None]], [[["NaN", None], None]]),
-    "text": ([["a", math.nan]], [["a", None]]),
-    "no lists": ([1.5, math.nan], [1.5, None]),
+    "dicts": (
+        pa.struct([("x", pa.float64()), ("t", pa.string())]),
+        [{"x": math.nan, "t": "a"}, {"t": math.nan}],
+        [{"x": "NaN", "t": "a"}, {"x": None, "t": None}],
+    ),
+    "lists of lists": (pa.list_(FLOATS), [[[math.nan, pd.NA], None]], [[["NaN", None], None]]),
+    "text": (pa.list_(pa.string()), [["a", math.nan]], [["a", None]]),
+    "no lists": (pa.float64(), [1.5, math.nan], [1.5, None]),
+    "integers": (INTEGERS, [[1, math.nan], [(1 << 53) + 1]], [[1, None], [(1 << 53) + 1]]),
+    "integers, and none there": (INTEGERS, [[math.nan], [np.float64("nan"), pd.NA]], [[None], [None, None]]),
+    "integers and floats in dicts": (
+        pa.struct([("n", pa.int64()), ("x", pa.float64()), ("ns", INTEGERS)]),
+        [{"n": 1, "x": 1, "ns": [math.nan]}, {"n": math.nan, "x": math.nan, "ns": [2, math.nan]}],
+        [{"n": 1, "x": 1.0, "ns": [None]}, {"n": None, "x": "NaN", "ns": [2, None]}],
+    ),
+    "booleans": (pa.list_(pa.bool_()), [[True, math.nan], [math.nan]], [[True, None], [None]]),
+    "booleans, and none there": (pa.list_(pa.bool_()), [[math.nan]], [[None]]),
 }
-"""Objects in a column of pandas, and the values that they are to a table."""
+"""Objects in a column of pandas, the type of its column in the table, and the values that they are there."""
+
+
+def vectors(name: str) -> tuple[pa.Schema, pd.DataFrame, list[Any]]:
+    kind, given, wanted = VECTORS[name]
+    return pa.schema([("v", kind)]), pd.DataFrame({"v": pd.Series(given, dtype=object)}), wanted
 
 
 @pytest.mark.parametrize("name", VECTORS)
-def test_nan_within_a_value_of_pandas_is_no_null(name: str) -> None:
-    given, wanted = VECTORS[name]
-    found = to_arrow(pd.DataFrame({"v": pd.Series(given, dtype=object)}))
+def test_nan_within_a_value_of_pandas_is_null_only_where_no_float_is_wanted(name: str) -> None:
+    schema, frame, wanted = vectors(name)
+    found = to_arrow(frame, schema)
     assert found is not None
-    assert [plain(value) for value in found["v"].to_pylist()] == [plain(value) for value in wanted]
+    assert [plain(value) for value in conform("it", found, schema)["v"].to_pylist()] == [
+        plain(value) for value in wanted
+    ]
+
+
+@pytest.mark.parametrize("groups", [False, True])
+def test_nan_within_a_value_is_judged_by_the_columns_of_the_table_and_of_the_output(groups: bool) -> None:
+    schema = schema_of({"k": "long", "v": array("long")}, ["k"])
+    rows = pa.table({"k": [1]}).append_column(PARTITION, pa.array([1], pa.int32()))
+    frame = pd.DataFrame({"k": [1], "v": [[1, math.nan]]})
+    output = pa.schema([("k", pa.int64()), ("v", FLOATS)])
+
+    def function(*given: Any) -> Change:
+        return Change(upserts={"v": [1, None]} if groups else frame, output=frame)
+
+    found = applied(function, rows, groups=groups, output=output, schema=schema)
+    assert found.changes["v"].to_pylist() == [[1, None]]
+    assert found.output is not None
+    assert plain(found.output["v"][0].as_py()) == plain([1.0, "NaN"])
 
 
 def test_what_arrow_cannot_hold_is_refused_by_name() -> None:
@@ -639,7 +679,7 @@ def test_what_first_seen_cannot_store_is_said_of_the_rows() -> None:
     kind = pa.decimal128(5, 2)
     rows = pa.table({"k": [1], "d": long_decimals(kind, 100_000), PARTITION: pa.array([5], pa.int32())})
     schema = schema_of({"k": "long", "d": "decimal(5,2)"}, ["k"])
-    call = FrameCall("table 't': first_seen()", FirstSeen(["k"], ["k", "d"]), "arrow")
+    call = FrameCall("table 't': first_seen()", FirstSeen(["k"], ["k", "d"]), "arrow", schema.arrow(), pa.schema([]))
     function = UserFunction(call.what, schema, call, None, passes_rows=True)
     with pytest.raises(IllegalArgumentError, match=r"^table 't': first_seen\(\): rows of k=1: column 'd': expected"):
         function.apply(Keys.of(rows, ["k"]), rows.drop_columns([PARTITION]), schema.arrow().empty_table())
