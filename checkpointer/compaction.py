@@ -76,10 +76,11 @@ If `DELTAS_OF_CHANGE` for each changed chain is more, that is the limit. Those o
 `SMALLEST_UNCHANGED` do not count.
 """
 
-SMALLEST_UNCHANGED = 32
+SMALLEST_UNCHANGED = 9
 """The fewest artifacts of an operator that get a segment though a commit does not change them.
 
-They take 3 to 8 kB of a manifest. That is about what one request is worth.
+The reference to a segment takes as many bytes as about two artifacts. So with any number of operators, a manifest is at
+most about four times as large as with a segment for each. And a small map of 8 partitions never costs a request.
 """
 
 SEGMENT_FAN_OUT = 4
@@ -513,12 +514,13 @@ def unchanged_beyond_manifest(artifacts: Mapping[str, int], changed: int) -> set
     yet. `changed` is the number of chains that it changes.
 
     Rule: of those with at least `SMALLEST_UNCHANGED` artifacts, the largest get one, until the others of them have at
-    most `INLINE_UNCHANGED` artifacts, or `DELTAS_OF_CHANGE` for each changed chain if that is more.
+    most `INLINE_UNCHANGED` artifacts, or `DELTAS_OF_CHANGE` for each changed chain if that is more. The manifest
+    also holds those of the smaller operators.
 
     Cost: one request for each of them. The commits that leave it alone write one reference to it, and a restore reads
     it with one more request. A commit that changes it writes its chains in the manifest again.
     """
-    # The reference to a segment takes as many bytes as one or two artifacts: small operators would gain nothing.
+    # The reference to a segment takes as many bytes as about two artifacts: small operators would gain nothing.
     large = {name: count for name, count in artifacts.items() if count >= SMALLEST_UNCHANGED}
     left, found = sum(large.values()), set[str]()
     for name, count in sorted(large.items(), key=itemgetter(1), reverse=True):

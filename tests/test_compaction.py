@@ -539,6 +539,16 @@ def test_what_stands_in_segments_although_it_does_not_change(
     assert unchanged_beyond_manifest(artifacts, changed) == beyond
 
 
+@pytest.mark.parametrize("operators", [1, 17, 60, 1500])
+@pytest.mark.parametrize("size", [1, 8, 9, 31, 32, 600])
+def test_operators_left_alone_bound_both_the_manifest_and_the_requests(operators: int, size: int) -> None:
+    beyond = unchanged_beyond_manifest({str(number): size for number in range(operators)}, 0)
+    left = operators - len(beyond)
+    assert size * left <= max(INLINE_UNCHANGED, 8 * left)
+    assert not beyond or size > 8, "a segment saves several times what its reference takes"
+    assert unchanged_beyond_manifest(dict.fromkeys(map(str, range(left)), size), 0) == set(), "the next commit has none"
+
+
 @pytest.mark.parametrize(
     ("entries", "first"),
     [

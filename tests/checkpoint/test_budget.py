@@ -14,7 +14,7 @@ from pyspark_checkpointer import Checkpointer, KeyedState
 from pyspark_checkpointer.checkpoint.history import READ_BATCH
 from pyspark_checkpointer.checkpoint.resolve import find
 from pyspark_checkpointer.checkpoint.selector import CheckpointSelector
-from pyspark_checkpointer.compaction import INLINE, SMALLEST_UNCHANGED
+from pyspark_checkpointer.compaction import INLINE
 from pyspark_checkpointer.errors import IllegalArgumentError
 from pyspark_checkpointer.manifests import object_paths
 from pyspark_checkpointer.manifests.digest import Bytes
@@ -127,7 +127,7 @@ def commit_large_maps(world: World, names: list[str], commits: int) -> None:
     for number in range(commits):
         with client.begin() as cp:
             for name in names if number == 0 else names[number : number + 1]:
-                for partition in range(SMALLEST_UNCHANGED + 1):
+                for partition in range(33):
                     cp.snapshot(name, partition, b"%d" % number)
 
 
@@ -178,6 +178,20 @@ def test_small_operators_that_a_commit_leaves_alone_cost_no_request(world: World
     reader = world.actor()
     assert reader.restore() is not None
     assert reader.faults.counts == {"get": 2}
+
+
+def test_many_operators_that_a_commit_leaves_alone_stand_in_segments_once(world: World) -> None:
+    client, names = world.actor(), [f"tenant {number}" for number in range(60)]
+    written, before = [], world.objects("manifests")
+    for number in range(4):
+        with client.begin() as cp:
+            for name in names if number == 0 else names[:1]:
+                for partition in range(31 if number == 0 else 1):
+                    (cp.delta if number else cp.snapshot)(name, partition, b"%d" % number)
+        paths, before = world.objects("manifests") - before, world.objects("manifests")
+        written.append((len(paths), sum(len(world.read(path)) for path in paths)))
+    assert max(objects for objects, _ in written[2:]) == 1
+    assert max(size for _, size in written[2:]) <= 80 << 10, "without segments it is 200 kB"
 
 
 def test_a_restore_is_two_gets_and_one_for_each_object(counted: Counted) -> None:
