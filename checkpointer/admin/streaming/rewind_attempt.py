@@ -17,6 +17,8 @@ from pyspark_checkpointer.admin.streaming.offset_log import read_log
 from pyspark_checkpointer.admin.streaming.rewind_record import RewindRecord, next_number, read_record, write_record
 from pyspark_checkpointer.admin.streaming.rewind_result import Rewind, RewindOptions
 from pyspark_checkpointer.checkpoint.fencing import Base
+from pyspark_checkpointer.checkpoint.history import is_live
+from pyspark_checkpointer.checkpoint.latest import read_head
 from pyspark_checkpointer.checkpoint.liveness import is_running
 from pyspark_checkpointer.checkpoint.require_intact import refuse_damaged
 from pyspark_checkpointer.checkpoint.selector import CheckpointSelector
@@ -172,7 +174,9 @@ class RewindAttempt:
         try:
             await self._roll_back(new, job)
         except (InvalidStateError, RetiredError):
-            await self._withdraw(record)
+            # A store may say that it refused a swap that took effect.
+            if not await self._may_be_committed(new):
+                await self._withdraw(record)
             raise
         except ConflictError as error:
             await self._withdraw(record)
@@ -204,6 +208,14 @@ class RewindAttempt:
             if session.standing is self.query.base:
                 session.invalidate("rewind() failed: call restore() first")
             raise
+
+    async def _may_be_committed(self, new: CheckpointId) -> bool:
+        """Return whether a commit took effect, or nobody can say."""
+        store = self.query.session.store
+        try:
+            return await is_live(store, await read_head(store), new) is not None
+        except CheckpointError:
+            return True
 
     async def _new_job(self) -> Job:
         """Return the job of the new commit.

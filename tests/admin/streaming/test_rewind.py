@@ -26,11 +26,13 @@ from pyspark_checkpointer.errors import (
     InvalidStateError,
     NotFoundError,
     RetiredError,
+    StoreRefusedError,
 )
 from pyspark_checkpointer.manifests.model import Job
 from pyspark_checkpointer.runtime import run_sync
 from pyspark_checkpointer.storage import open_files
 from pyspark_checkpointer.storage.local.store import LocalStore
+from pyspark_checkpointer.testing import injected
 from pyspark_checkpointer.testing.faults import CrashError, Faults
 from pyspark_checkpointer.testing.store import FaultyStore
 from tests.admin.streaming.spark_model import LAST, METADATA, QUERY, Query, history
@@ -510,6 +512,17 @@ def test_a_rewind_whose_target_is_retired_meanwhile_is_withdrawn(query: Query) -
     client.restore()
     with client.begin():
         pass
+
+
+def test_a_rewind_that_was_called_refused_and_took_effect_keeps_its_way_back(query: Query) -> None:
+    with injected(Faults()) as faults:
+        faults.fail("swap", 3, path="_latest", after=True, error=StoreRefusedError)
+        with pytest.raises(StoreRefusedError):
+            Checkpointer(query.root).rewind(query.spark, to=f"epoch={TO}")
+    (kept,) = Checkpointer(query.root).savepoints()
+    again = Checkpointer(query.root).rewind(query.spark, to=f"epoch={TO}")
+    assert again.savepoint == kept.name
+    assert Checkpointer(query.root).undo_rewind(query.spark).batch == LAST
 
 
 def test_spark_that_plans_a_batch_meanwhile_is_cut_too(query: Query, monkeypatch: pytest.MonkeyPatch) -> None:
