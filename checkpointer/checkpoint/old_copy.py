@@ -7,7 +7,7 @@ import logging
 from dataclasses import dataclass
 
 from pyspark_checkpointer.checkpoint.latest import NEWEST, UNREADABLE, Head, find_head, list_sizes, read_head
-from pyspark_checkpointer.checkpoint.metadata import find_manifest, is_copy
+from pyspark_checkpointer.checkpoint.metadata import MAX_MANIFEST, find_manifest, is_copy
 from pyspark_checkpointer.errors import InvalidStateError
 from pyspark_checkpointer.manifests import object_paths
 from pyspark_checkpointer.manifests.model import CheckpointId
@@ -22,15 +22,18 @@ class Above:
     newer: CheckpointId | None = None
     """A manifest that proves this version to be old or lost, or None."""
     unproven: CheckpointId | None = None
-    """The newest manifest that nobody signed whose signature counts, or that cannot be decrypted; None without any."""
+    """The newest manifest that nobody signed whose signature counts, that cannot be decrypted, or that is too large.
+
+    None without any.
+    """
 
     def unproven_problem(self) -> str:
         """Return what is wrong with the unproven manifest, and what to do."""
         assert self.unproven is not None
         return (
-            f"{object_paths.manifest(self.unproven)}: has no signature that counts, or cannot be decrypted: somebody "
-            f"without a key put it there, or it is a newer commit that was damaged, and {object_paths.LATEST} is an "
-            "old copy: compare them with a copy of the root"
+            f"{object_paths.manifest(self.unproven)}: has no signature that counts, or cannot be decrypted, or is "
+            "too large: somebody without a key put it there, or it is a newer commit that was damaged, and "
+            f"{object_paths.LATEST} is an old copy: compare them with a copy of the root"
         )
 
 
@@ -75,22 +78,24 @@ async def find_above(store: Store, head: Head) -> Above:
 
     The newest one proves it to be old or lost. Beside a `_latest`, two kinds do not count. The first are copies by a
     repair: a repair that was killed leaves them above it. What is committed on top of a copy counts. The second are
-    those that nobody signed who may, or that cannot be decrypted: otherwise whoever writes to a signed or encrypted
-    root could stop all that deletes. But where such a one lies right above a manifest that can be trusted, it may be
-    the damaged child of a commit, and then that commit would be lost.
+    those that nobody signed who may, that cannot be decrypted, or that are too large: otherwise whoever writes to a
+    signed or encrypted root could stop all that deletes. But where such a one lies right above a manifest that can be
+    trusted, it may be the damaged child of a commit, and then that commit would be lost. What `_latest` names as
+    prepared has no child.
 
     Returns nothing if `_latest` moved meanwhile: the manifest may belong to that newer commit.
     """
     attempts = head.sequence + 1
     unproven: dict[int, CheckpointId] = {}
     newer = None
-    for checkpoint, _ in reversed(await list_sizes(store, attempts, NEWEST)):
+    for checkpoint, size in reversed(await list_sizes(store, attempts, NEWEST)):
         sequence = checkpoint.sequence
-        has_child = sequence + 1 in unproven
+        is_prepared = head.prepared is not None and checkpoint == head.prepared.id
+        has_child = sequence + 1 in unproven and not is_prepared
         # What an attempt on this version left proves nothing by itself.
         if sequence == attempts and not has_child:
             continue
-        counts = head.pointer is None or await _counts(store, checkpoint)
+        counts = head.pointer is None or await _counts(store, checkpoint, size)
         if counts is None:
             unproven.setdefault(sequence, checkpoint)
         elif counts or has_child:
@@ -101,10 +106,11 @@ async def find_above(store: Store, head: Head) -> Above:
     return Above(newer, max(unproven.values(), default=None))
 
 
-async def _counts(store: Store, checkpoint: CheckpointId) -> bool | None:
+async def _counts(store: Store, checkpoint: CheckpointId, size: int) -> bool | None:
     """Return whether a manifest counts as a commit. A copy by a repair does not.
 
-    Returns None for one that nobody signed whose signature counts, or that cannot be decrypted.
+    Returns None for one that nobody signed whose signature counts, or that cannot be decrypted. So it does for one that
+    is too large: no client writes such a one, and the store refuses to read it before anybody looks at its signature.
     """
     try:
         _, manifest = await find_manifest(store, checkpoint)
@@ -113,7 +119,7 @@ async def _counts(store: Store, checkpoint: CheckpointId) -> bool | None:
             raise
         return None
     except DAMAGE:
-        return True
+        return True if size <= MAX_MANIFEST else None
     return not is_copy(manifest)
 
 

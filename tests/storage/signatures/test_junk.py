@@ -1,12 +1,15 @@
 """What somebody without a key puts into a signed root proves nothing, and nothing that was signed is lost by it."""
 
 import logging
+import os
 from collections.abc import Callable
 from datetime import timedelta
+from pathlib import Path
 
 import pytest
 
-from pyspark_checkpointer import Checkpointer, RetentionPolicy
+from pyspark_checkpointer import Checkpointer, KeyedState, RetentionPolicy
+from pyspark_checkpointer.checkpoint.metadata import MAX_MANIFEST
 from pyspark_checkpointer.errors import CheckpointNotFoundError, InvalidStateError, SavepointNotFoundError
 from pyspark_checkpointer.manifests import object_paths
 from pyspark_checkpointer.manifests.digest import sha256
@@ -128,6 +131,37 @@ def test_an_attempt_that_failed_is_no_commit_below_distant_junk(local_victim: Vi
     plant(victim, JUNK, b"junk")
     victim.client("driver").clean(KEPT)
     assert victim.state() == victim.states[2]
+
+
+def test_junk_that_is_too_large_to_be_a_manifest_proves_nothing(
+    local_victim: Victim, caplog: pytest.LogCaptureFixture
+) -> None:
+    """What no client would have written is no commit, though nobody looks whether it is signed."""
+    victim = local_victim
+    ids = victim.client().list_checkpoints()
+    plant(victim, JUNK, b"junk")
+    (file,) = Path(victim.place.url).rglob(f"*{JUNK}*")
+    os.truncate(file, 4 * MAX_MANIFEST)
+    with caplog.at_level(logging.WARNING):
+        victim.client("driver").delete_checkpoint(ids[0])
+    assert f"{JUNK}.json: has no signature that counts, or cannot be decrypted, or is too large" in caplog.text
+    with pytest.raises(InvalidStateError, match="nothing to repair"):
+        victim.client("driver").repair(ids[-1])
+
+
+def test_a_prepared_checkpoint_below_junk_is_no_lost_commit(local_victim: Victim) -> None:
+    """`_latest` itself names it, and what is prepared has no child."""
+    victim = local_victim
+    ids = victim.client().list_checkpoints()
+    with victim.client("driver").begin(epoch=3) as cp:
+        cp.save("totals", KeyedState({"n": 3}))
+        prepared = cp.prepare()
+        plant(victim, CheckpointId(prepared.id.sequence + 1, "aaaaaaaa"), b"x")
+        victim.client("driver").delete_checkpoint(ids[0])
+        with pytest.raises(InvalidStateError, match="nothing to repair"):
+            victim.client("driver").repair(ids[-1])
+        prepared.commit()
+    assert victim.state() == {"n": 3}
 
 
 def test_junk_does_not_change_which_candidate_is_the_best(local_victim: Victim) -> None:
