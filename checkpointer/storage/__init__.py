@@ -207,13 +207,20 @@ def open_files(
     return open_store(location, storage_options, fencing=conditions)
 
 
-def are_together(url: str | os.PathLike[str], root: str) -> bool:
+def are_together(url: str | os.PathLike[str], root: str, options: Mapping[str, Any] | None = None) -> bool:
     """Return whether `url` is where `root` is.
 
-    Both are folders, or both are in the same bucket, container or server.
+    Both are folders, or both are in the same bucket, container or server. `options` are those of the root: they name
+    its account where its URL does not.
     """
     there, here = parse(url), parse(root)
-    return (there.kind, there.host, there.account_host) == (here.kind, here.host, here.account_host)
+    if (there.kind, there.host) != (here.kind, here.host):
+        return False
+    if here.account_host is not None or there.account_host is None:
+        return there.account_host == here.account_host
+    # Where the account in the URL changes none of the options, what is sent there goes to the root's own account.
+    account = importlib.import_module(there.kind.module).account_of(there)
+    return all((options or {}).get(name) == value for name, value in account.items())
 
 
 def options_near(url: str | os.PathLike[str], root: str, options: Mapping[str, Any] | None) -> Mapping[str, Any] | None:

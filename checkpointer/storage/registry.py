@@ -103,7 +103,10 @@ class StoreKind:
     credentials: str | None = None
     """Whose way of finding credentials the store follows, where it is not that of the package."""
     has_accounts: bool = False
-    """True if its URLs may name an account, as in container@account."""
+    """True if its URLs may name an account, as in container@account.
+
+    Its folder then offers `account_of(location)`, the options that such a URL stands for.
+    """
     volume: str | None = None
     """The path of a volume, by the names of its parts, where its roots are in volumes and not in buckets.
 

@@ -52,11 +52,11 @@ class SparkCheckpointLocation:
                 "spark_checkpoint, or --spark-checkpoint on the command line, of a query that is yours to change"
             )
         # Whoever writes to a root may record any place. To open one sends it credentials, those of the environment too.
-        if not self.is_trusted and not are_together(location, root):
+        if not self.is_trusted and not are_together(location, root, self.root_options):
             raise IllegalArgumentError(
-                f"{root}: its checkpoint records the checkpointLocation {cut(repr(location), 200)}, which is not where "
-                "the root is, so nothing was sent there: give spark_checkpoint, or --spark-checkpoint on the command "
-                "line, if that place is yours"
+                f"{root}: its checkpoint records the checkpointLocation {cut(repr(location), 200)}, which may not be "
+                "where the root is, so nothing was sent there: give spark_checkpoint, or --spark-checkpoint on the "
+                "command line, if that place is yours"
             )
         return location
 

@@ -71,6 +71,38 @@ def test_what_a_manifest_names_beside_the_root_is_opened(
     assert opened == [(recorded, SECRETS, "none")]
 
 
+ACCOUNT = {"account_name": "acct", "account_key": "secret"}
+SPARK = "abfss://c@acct.dfs.core.windows.net/spark"
+
+
+@pytest.mark.parametrize("options", [ACCOUNT, {**ACCOUNT, "account_host": "acct.blob.core.windows.net"}])
+def test_the_account_of_the_root_may_stand_in_its_options(
+    options: dict[str, str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    opened: list[object] = []
+    monkeypatch.setattr(spark_location, "open_files", lambda *args: opened.append(args))
+    SparkCheckpointLocation(None, None, options, "none", is_trusted=False).open("az://c/root", batch(SPARK))
+    assert opened == [(SPARK, options, "none")]
+
+
+@pytest.mark.parametrize(
+    ("options", "recorded"),
+    [
+        (ACCOUNT, "abfss://c@elsewhere.dfs.core.windows.net/spark"),
+        (ACCOUNT, "abfss://elsewhere@acct.dfs.core.windows.net/spark"),
+        (ACCOUNT, "abfss://c@acct.elsewhere.example/spark"),
+        ({**ACCOUNT, "account_host": "acct.blob.elsewhere.example"}, "abfss://c@acct.dfs.other.example/spark"),
+        ({"account_key": "secret"}, SPARK),
+    ],
+)
+def test_another_account_than_that_in_the_options_is_refused(
+    options: dict[str, str], recorded: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(spark_location, "open_files", lambda *args: pytest.fail("was opened"))
+    with pytest.raises(IllegalArgumentError, match="--spark-checkpoint"):
+        SparkCheckpointLocation(None, None, options, "none", is_trusted=False).open("az://c/root", batch(recorded))
+
+
 def test_a_recorded_text_with_controls_is_shown_as_text() -> None:
     with pytest.raises(IllegalArgumentError) as raised:
         where(None).open("/data/root", batch("memory://x/\x1b[2J"))
