@@ -239,7 +239,7 @@ PLANTED = (
     Planted(
         "a savepoint of what was retired meanwhile",
         savepoints.savepoint,
-        "elif await is_live(session.store, head, kept.id) != kept:",
+        "elif await is_live(session.store, head, kept.id, session.links) != kept:",
         "elif False:",
         scene="a savepoint beside a cleanup",
     ),
@@ -254,7 +254,7 @@ PLANTED = (
     Planted(
         "rollback not re-validated",
         rollback._rollback,
-        "if await is_live(session.store, head, target.id) != target:",
+        "if await is_live(session.store, head, target.id, session.links) != target:",
         "if False:",
         scene="a rollback beside a cleanup",
     ),
@@ -340,7 +340,7 @@ PLANTED = (
     Planted(
         "a savepoint whose swap was refused keeps the newest",
         savepoints.savepoint,
-        "elif await is_live(session.store, head, kept.id) != kept:",
+        "elif await is_live(session.store, head, kept.id, session.links) != kept:",
         "elif (kept := head.committed) is None:",
         scene="a savepoint beside a commit",
     ),
