@@ -34,8 +34,16 @@ def surroundings() -> str:
     )
     zone = time.tzname, time.timezone, time.altzone
     # Variables may hold secrets, so their values are hashed.
-    found = repr((zone, locale.setlocale(locale.LC_ALL), os.getcwd(), variables))
+    found = repr((zone, locale.setlocale(locale.LC_ALL), _folder(), variables))
     return hashlib.sha256(found.encode("utf-8", "surrogateescape")).hexdigest()
+
+
+def _folder() -> str | None:
+    """Return the working directory, or None if it was removed."""
+    try:
+        return os.getcwd()
+    except OSError:
+        return None
 
 
 __all__ = ["surroundings"]

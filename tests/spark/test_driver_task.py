@@ -277,6 +277,15 @@ def test_what_a_function_finds_around_it_has_one_digest(tmp_path: Path, monkeypa
         assert changed()
 
 
+def test_a_folder_that_was_removed_fails_no_function(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As a release that was replaced leaves a job without its folder, which most functions do not use."""
+    here = surroundings()
+    (gone := tmp_path / "release").mkdir()
+    monkeypatch.chdir(gone)
+    gone.rmdir()
+    assert surroundings() == surroundings() != here
+
+
 @pytest.mark.parametrize(
     ("randomized", "variables", "alike"),
     [
