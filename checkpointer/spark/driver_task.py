@@ -138,13 +138,12 @@ def works_alike(spark: SparkSession) -> bool:
     return not sys.flags.hash_randomization and all(os.environ.get(name) == variables[name] for name in variables)
 
 
-def has_same_surroundings(outputs: Sequence[TaskOutput]) -> bool:
-    """Return whether tasks found the surroundings that the driver has.
+def has_same_surroundings(found: Collection[str]) -> bool:
+    """Return whether all tasks have found the surroundings that the driver has now.
 
-    A function of the user may give something else in others.
+    A function of the user may give something else in others, which a callback too may change for the driver.
     """
-    here = surroundings()
-    return all(output.surroundings == here for output in outputs)
+    return set(found) == {surroundings()}
 
 
 def can_place(frame: DataFrame, schema: TableSchema, columns: Collection[Column]) -> bool:

@@ -167,10 +167,12 @@ class TableChanges:
         def by_tasks() -> list[TaskOutput]:
             placed = all_columns_of(rows, schema, self._partitions)
             outputs = jobs.run(bring_together(placed, order, hints.apply_tasks), task.run)
-            # The first batch of a run goes to tasks, so this is known before the driver would call a function.
-            hints.is_driver_alike &= is_ours or has_same_surroundings(outputs)
+            hints.learn_surroundings(output.surroundings for output in outputs)
             return outputs
 
+        # Until a task has run nothing is known, and of no rows Spark may make no task.
+        if not is_ours and not has_same_surroundings(hints.surroundings):
+            hints.driver_rows = 0
         if (is_ours or works_alike(jobs.spark)) and sorts_alike(rows, order[1:]):
             outputs = self._run(rows, schema, schema.key_columns, all_columns_of, task, by_tasks, call.verb, order)
         else:

@@ -1,7 +1,7 @@
 """Remember from batch to batch how the changes of a table are best written."""
 
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
 from pyspark_checkpointer.spark.early_compaction import EarlyCompaction
@@ -41,8 +41,11 @@ class VerbHints:
     """The number of tasks of `apply`; None if Spark decides."""
     driver_rows: int = 0
     """The most rows of the next changes that the driver writes itself, without tasks; 0 if tasks write them all."""
-    is_driver_alike: bool = True
-    """False once a function of the user found something else around it in a task than it would in the driver."""
+    surroundings: set[str] = field(default_factory=set)
+    """What tasks have found around a function of the user in this run, as digests.
+
+    Empty before the first task, and one if all found the same.
+    """
     _sizes: list[tuple[int, int, float]] = field(default_factory=list)
     _packs: list[int] = field(default_factory=list)
     _apply_tasks: list[int] = field(default_factory=list)
@@ -57,6 +60,11 @@ class VerbHints:
         Each pack makes the chains of all partitions in it longer: one from each of many tasks is too much.
         """
         self._packs.append(packs)
+
+    def learn_surroundings(self, found: Iterable[str]) -> None:
+        """Note what tasks of a call found around a function of the user."""
+        if len(self.surroundings) < 2:  # More would say nothing more, and each task may find something else.
+            self.surroundings.update(found)
 
     def learn_from_apply(self, seconds: float, most: int) -> None:
         """Note how many tasks are worth their cost, up to `most`.

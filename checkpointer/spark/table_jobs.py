@@ -138,8 +138,7 @@ class TableJobs:
         """
         outputs, read, of_verb = None, task.reads, hints.verbs[verb]
         is_small_state = read is None or read.memory_bytes <= MAX_DRIVER_STATE_BYTES
-        is_fit = of_verb.is_driver_alike and not hints.is_driver_unfit
-        if of_verb.driver_rows and is_fit and is_small_state:
+        if of_verb.driver_rows and not hints.is_driver_unfit and is_small_state:
             root = DriverRoot.of(self.client, self.spark)
 
             def work(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:

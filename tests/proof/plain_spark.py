@@ -219,7 +219,7 @@ def plain_spark(draw: random.Random) -> Iterator[None]:
         patch.setattr(driver_task, "fields_of", _fields)
         patch.setattr(table_changes, "can_place", lambda *given: driver_task.can_place(*given) and draw.random() < 0.7)
         patch.setattr(table_changes, "works_alike", lambda context: True)
-        patch.setattr(table_changes, "has_same_surroundings", lambda outputs: True)
+        patch.setattr(table_changes, "has_same_surroundings", lambda found: True)
         # No copy of the function: those of tests note their calls.
         patch.setattr(ApplyTask, "in_driver", WriteTask.in_driver)
         # Whatever the sizes are, the driver does some of the work, and tasks the rest.

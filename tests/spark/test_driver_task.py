@@ -58,7 +58,7 @@ def _alike(monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest) -> N
     monkeypatch.setattr(table_hints, "SECONDS_OF_TASK", 60)
     if request.node.name not in OF_SURROUNDINGS:
         monkeypatch.setattr(table_changes, "works_alike", lambda context: True)
-        monkeypatch.setattr(table_changes, "has_same_surroundings", lambda outputs: True)
+        monkeypatch.setattr(table_changes, "has_same_surroundings", lambda found: True)
 
 
 def as_they_are(rows: pa.Table) -> pa.Table:

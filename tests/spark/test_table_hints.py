@@ -80,6 +80,55 @@ def test_rows_that_spark_fails_to_compute_do_not_turn_the_driver_off(
     assert not hints.is_driver_unfit
 
 
+def test_a_call_without_tasks_does_not_bring_functions_to_the_driver(
+    store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of no rows Spark may make no task, so nothing was compared."""
+    state = begin(store, TableHints())
+    state.table("t", ["k"], num_partitions=2).upsert(frame(k=[1]))
+    state._attempt.commit()
+    monkeypatch.setattr(VerbHints, "learn_size", LEARN_SIZE)
+    monkeypatch.setattr(table_changes, "has_same_surroundings", driver_task.has_same_surroundings)
+    monkeypatch.setattr(driver_task, "surroundings", lambda: "of the driver")
+    calls: list[int] = []
+    done: list[str] = []
+    monkeypatch.setattr(table_jobs, "run_in_driver", lambda *given: calls.append(len(done)))
+    run, hints = table_jobs.TableJobs.run, TableHints()
+    found = ["none", "of the driver", "of the driver", "of another image", "of the driver", "of the driver"]
+
+    def run_around(jobs: Any, *given: Any) -> Any:
+        outputs = run(jobs, *given)
+        done.append(found[len(done)])
+        for output in outputs:
+            output.surroundings = done[-1]
+        return [] if done[-1] == "none" else outputs
+
+    monkeypatch.setattr(table_jobs.TableJobs, "run", run_around)
+    for _ in found:
+        state = begin(store, hints)
+        table = state.table("t", ["k"], num_partitions=2)
+        table.apply(frame(k=[1, 2]), lambda rows, known: rows)
+        state._attempt.commit()
+    assert calls == [2, 3], "from the first comparison on, until one finds a difference"
+
+
+def test_a_callback_that_changes_its_surroundings_brings_functions_back_to_tasks(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    hints = VerbHints()
+    assert not driver_task.has_same_surroundings(hints.surroundings)
+    hints.learn_surroundings([driver_task.surroundings()] * 3)
+    assert driver_task.has_same_surroundings(hints.surroundings)
+    with monkeypatch.context() as patch:
+        patch.setenv("TZ_OF_CALLBACK", "Asia/Tokyo")
+        assert not driver_task.has_same_surroundings(hints.surroundings)
+    assert driver_task.has_same_surroundings(hints.surroundings)
+    hints.learn_surroundings(["of another image"])
+    hints.learn_surroundings(map(str, range(100)))
+    assert not driver_task.has_same_surroundings(hints.surroundings)
+    assert len(hints.surroundings) == 2
+
+
 def packs(store: Store) -> int:
     """How many packs the last batch has written."""
     restored = store.client.restore()
