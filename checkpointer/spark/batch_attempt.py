@@ -137,12 +137,12 @@ class BatchAttempt:
 
     @contextmanager
     @blocking
-    def table_operation(self, name: str, check: Callable[[], None]) -> Iterator[None]:
+    def table_operation(self, name: str, check: Callable[[], None], *, only_reads: bool = False) -> Iterator[None]:
         """Make the block one operation of an open table.
 
         The batch waits for it, so its time counts as blocked.
         """
-        with self.operations.one(name, check):
+        with self.operations.one(name, check, only_reads=only_reads):
             yield
 
     def drop(self, name: str) -> None:

@@ -36,8 +36,8 @@ class Operations:
     """The operations of one batch: one at a time on each name.
 
     After the batch there are none. An operation that failed makes the batch fail, even where the callback swallows the
-    error: `failure` is the first such error. So does one that is refused before the commit: its thread outlived the
-    callback, and nobody may ask for its error.
+    error: `failure` is the first such error. So does one that is refused before the commit, unless it only reads: its
+    thread outlived the callback, and nobody may ask for its error.
     """
 
     def __init__(self, root: str, batch_id: int) -> None:
@@ -58,13 +58,17 @@ class Operations:
         self._locks: dict[str, threading.RLock] = {}
 
     @contextmanager
-    def one(self, name: str, check: Callable[[], None] = lambda: None) -> Iterator[None]:
+    def one(self, name: str, check: Callable[[], None] = lambda: None, *, only_reads: bool = False) -> Iterator[None]:
         """Run one operation on `name`, after earlier ones and after `check`.
 
-        Earlier ones are those that other threads began.
+        Earlier ones are those that other threads began. An operation that `only_reads` is refused without a trace once
+        the batch has ended.
         """
         with self._changed:
-            self._refuse_late()
+            if only_reads:
+                self.check()
+            else:
+                self._refuse_late()
             # Counted before the wait for the lock, so that `end` waits also for those that wait here.
             self._active += 1
             lock = self._locks.setdefault(name, threading.RLock())
@@ -87,8 +91,12 @@ class Operations:
                 self._changed.notify_all()
 
     def check(self) -> None:
-        """Raise `InvalidStateError` once the batch has ended."""
-        self._refuse_late()
+        """Raise `InvalidStateError` once the batch has ended.
+
+        A thread that only looks, such as one that logs the clock each second, leaves nothing out of the state.
+        """
+        if self._stage is not _Stage.OPEN:
+            raise self._ended()
 
     def fail(self, error: BaseException) -> None:
         """Let the batch fail because of an error that the callback may have swallowed."""

@@ -31,6 +31,9 @@ from pyspark_checkpointer.table.schema import Combine
 P = ParamSpec("P")
 T = TypeVar("T")
 
+_ONLY_READ = {"other", "partition"}
+"""Operations that leave nothing out of the state where they are refused."""
+
 
 def _operation(
     method: "Callable[Concatenate[State, P], T]",
@@ -43,7 +46,7 @@ def _operation(
     @functools.wraps(method)
     def call(self: "State", /, *args: P.args, **kwargs: P.kwargs) -> T:
         first = args[0] if args else kwargs.get("name", kwargs.get("root"))
-        with self._attempt.operations.one(str(first)):
+        with self._attempt.operations.one(str(first), only_reads=method.__name__ in _ONLY_READ):
             return method(self, *args, **kwargs)
 
     return call
@@ -54,8 +57,9 @@ class State(NotPicklable):
 
     It is the third argument of the function that `stateful` decorates. Its changes are durable before Spark counts the
     batch as done. If the batch fails, nothing changes. Threads of the function may use it together: join them before
-    the function returns. After that this object refuses them, and a batch that is not committed yet fails. But a map is
-    the same object in all batches of a run, and a thread that still runs changes it in the batch that is running then.
+    the function returns. After that this object refuses them, and a batch that is not committed yet fails if a call
+    that changes state was refused. But a map is the same object in all batches of a run, and a thread that still runs
+    changes it in the batch that is running then.
 
     Examples:
         The examples of the methods run in such a function. `batch`, `batch_id` and `state` are its arguments.
@@ -282,7 +286,7 @@ class State(NotPicklable):
         """
         attempt = self._attempt
         client, restored = attempt.others.pin(root, storage_options, encryption, signing, start, on_retired, fencing)
-        return OtherState(self._spark, client, restored, attempt.operations.one)
+        return OtherState(self._spark, client, restored, functools.partial(attempt.operations.one, only_reads=True))
 
     @_operation
     def write_partitions(

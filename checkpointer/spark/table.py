@@ -20,7 +20,7 @@ from pyspark_checkpointer.spark.table_changes import TableChanges
 from pyspark_checkpointer.table.frames import Frames
 from pyspark_checkpointer.table.user_calls import GroupRows
 
-Operation = Callable[[Callable[[], None]], AbstractContextManager[None]]
+Operation = Callable[..., AbstractContextManager[None]]
 """A function that makes its block one operation of the batch.
 
 It waits for the operations of other threads, then runs the check it is given.
@@ -344,7 +344,7 @@ class TableState(NotPicklable):
             >>> table.read(["value"]).sort("value").collect()
             [Row(value=8), Row(value=9)]
         """
-        with self._operation(self._changes.check_open):
+        with self._operation(self._changes.check_open, only_reads=True):
             return self._changes.read(columns)
 
     def lookup(self, keys: DataFrame, columns: Sequence[str] | None = None) -> DataFrame:
@@ -365,7 +365,7 @@ class TableState(NotPicklable):
             >>> table.lookup(keys).collect()
             [Row(digit=1, value=9)]
         """
-        with self._operation(self._changes.check_open):
+        with self._operation(self._changes.check_open, only_reads=True):
             return self._changes.lookup(keys, columns)
 
     def expired(self, columns: Sequence[str] | None = None) -> DataFrame:
@@ -401,7 +401,7 @@ class TableState(NotPicklable):
             10 0
             10 10
         """
-        with self._operation(self._changes.check_open):
+        with self._operation(self._changes.check_open, only_reads=True):
             return self._changes.expired(columns)
 
     def compact(self) -> None:
