@@ -9,11 +9,17 @@ from py4j.protocol import Py4JError
 from pyspark.errors import PySparkException
 
 from pyspark_checkpointer.errors import CheckpointError, DependencyError
+from pyspark_checkpointer.storage.base import DAMAGE
 
 _MAX_LENGTH = 1_000
 _TRACEBACK = "Traceback (most recent call last):"
 _LAST_LINE = re.compile(r"(?:[A-Za-z_]\w*\.)*[A-Za-z_]\w*(?:: .*)?")
 _OWN_ERROR = re.compile(r"pyspark_checkpointer(?:\.\w+)*\.[A-Z]\w*: ")
+
+_DAMAGE = re.compile(
+    r"pyspark_checkpointer(?:\.\w+)*\.(?:Corruption|DigestMismatch|Malformed|UnsupportedFormat|Untrusted|Undecryptable|"
+    r"ObjectNotFound|ObjectRefused)Error(?:: |$)"
+)
 
 _NO_MODULE = re.compile(r"ModuleNotFoundError: No module named '[\w.]+'.*")
 
@@ -59,6 +65,16 @@ def was_cancelled(error: BaseException | None) -> bool:
     `query.stop()` does so.
     """
     return isinstance(error, (PySparkException, Py4JError)) and _CANCELLED.search(str(error)) is not None
+
+
+def is_damage(error: BaseException) -> bool:
+    """Return whether one object is gone or unreadable, also where a task says so.
+
+    Other objects may be intact. Of an outage, or of an executor without memory, nothing of the kind is known.
+    """
+    if isinstance(error, (PySparkException, Py4JError)):
+        return _DAMAGE.match(_core(error)) is not None
+    return isinstance(error, DAMAGE)
 
 
 @contextmanager

@@ -17,7 +17,7 @@ from pyspark_checkpointer.checkpoint.migrated import how_to_keep
 from pyspark_checkpointer.checkpoint.save import CheckpointAttempt
 from pyspark_checkpointer.client._sync import Checkpointer
 from pyspark_checkpointer.compaction import all_compactions, compactions_left, table_compactions
-from pyspark_checkpointer.errors import CheckpointError, IllegalArgumentError, InvalidStateError, RetryableError
+from pyspark_checkpointer.errors import CheckpointError, IllegalArgumentError, InvalidStateError
 from pyspark_checkpointer.manifests.model import Chain
 from pyspark_checkpointer.spark.application import Application, check_given
 from pyspark_checkpointer.spark.apply_task import ApplyTask
@@ -44,7 +44,7 @@ from pyspark_checkpointer.spark.dataframes import (
 from pyspark_checkpointer.spark.driver_task import can_place, has_same_surroundings, sorts_alike, works_alike
 from pyspark_checkpointer.spark.emitted import frame_of_emitted
 from pyspark_checkpointer.spark.executors import parallelism
-from pyspark_checkpointer.spark.failure import was_cancelled
+from pyspark_checkpointer.spark.failure import is_damage, was_cancelled
 from pyspark_checkpointer.spark.job_clock import JobClock
 from pyspark_checkpointer.spark.scan import lookup, scan
 from pyspark_checkpointer.spark.scan_expired import Written, find_due, scan_expired
@@ -457,7 +457,8 @@ class TableChanges:
         except UNREADABLE as error:
             if was_cancelled(error):
                 raise
-            if len(keep) == 1 or isinstance(error, RetryableError):
+            # In an outage each job would wait for the store again, as often as Spark tries a task.
+            if len(keep) == 1 or not is_damage(error):
                 logger.warning(
                     "table %r: partitions that cannot be read keep the rows that expired (%d): %s",
                     self.name,

@@ -2,7 +2,7 @@
 
 import json
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Mapping
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -10,18 +10,21 @@ from typing import Any
 import pyarrow as pa
 import pytest
 from click.testing import CliRunner
+from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 from pyspark.sql.types import LongType, StructField, StructType
 
 from pyspark_checkpointer import Checkpointer
 from pyspark_checkpointer.cli.app import checkpointer as command
-from pyspark_checkpointer.errors import IllegalArgumentError, MalformedError
+from pyspark_checkpointer.errors import DependencyError, DigestMismatchError, IllegalArgumentError, MalformedError
 from pyspark_checkpointer.manifests.map_expiry import MAX_AFTER_US
 from pyspark_checkpointer.manifests.model import Clock
 from pyspark_checkpointer.runtime import run_sync
 from pyspark_checkpointer.spark import Expire, State, diff, read_state, stateful
+from pyspark_checkpointer.spark.failure import is_damage
 from pyspark_checkpointer.spark.versions import HAS_DATA_SOURCES
+from pyspark_checkpointer.storage.base import DAMAGE, ObjectNotFoundError
 from pyspark_checkpointer.storage.memory.store import MemoryStore
 from pyspark_checkpointer.table import due_rows, object_files
 from pyspark_checkpointer.table.hashing import partitions_by_type
@@ -362,6 +365,62 @@ def test_one_damaged_object_does_not_keep_the_expired_rows_of_others(
     for _ in range(12):
         place.batch(20, given((1, 20)), num_partitions=8)
     assert [number for number, path in before.items() if path in _paths(place.client)] == [3]
+
+
+def _in_task(name: str) -> PySparkException:
+    """What Spark raises in the driver for an error of a task."""
+    return PySparkException(
+        "Job aborted due to stage failure: Task 0 in stage 1.0 failed 4 times: PythonException: Traceback (most recent "
+        'call last):\n  File "job.py", line 1, in work\npyspark_checkpointer.storage.base.ObjectNotFoundError: gone\n\n'
+        "During handling of the above exception, another exception occurred:\n\nTraceback (most recent call last):\n"
+        f'  File "job.py", line 2, in work\n{name}: told\n\nDriver stacktrace:\n\tat org.apache.spark.scheduler'
+    )
+
+
+@pytest.mark.parametrize(
+    ("error", "jobs"),
+    [
+        (DigestMismatchError("other bytes"), 7),
+        (ObjectNotFoundError("gone"), 7),
+        (_in_task("pyspark_checkpointer.errors.DigestMismatchError"), 7),
+        (_in_task("pyspark_checkpointer.storage.base.UndecryptableError"), 7),
+        (DependencyError("no answer"), 1),
+        (_in_task("pyspark_checkpointer.errors.DependencyError"), 1),
+        (_in_task("MemoryError"), 1),
+        (PySparkException("Task 0 failed 4 times: ExecutorLostFailure (executor 1 exited)"), 1),
+    ],
+    ids=["bytes", "gone", "bytes in a task", "key in a task", "outage", "outage in a task", "memory", "lost executor"],
+)
+def test_only_damage_is_looked_for_in_fewer_partitions(
+    place: Place, error: Exception, jobs: int, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """In an outage each job waits for the store, as often as Spark tries a task, and the batch does not end."""
+    asked, compacted = [], set[int]()
+    changes = place.begin(0).table("t", ["k"], num_partitions=8, expire=RULE)._changes
+
+    def compact(keep: Mapping[int, int]) -> None:
+        asked.append(keep)
+        if 3 in keep:
+            raise error
+        compacted.update(keep)
+
+    monkeypatch.setattr(changes, "_compact", compact)
+    changes._compact_readable(dict.fromkeys(range(8), 0))
+    assert len(asked) == jobs
+    assert compacted == ({*range(8)} - {3} if jobs > 1 else set())
+    assert caplog.text.count("partitions that cannot be read keep the rows that expired") == 1
+
+
+def test_the_text_of_a_task_names_each_kind_of_damage() -> None:
+    def kinds(kind: type[Exception]) -> Iterator[type[Exception]]:
+        yield kind
+        for other in kind.__subclasses__():
+            yield from kinds(other)
+
+    for kind in (found for damage in DAMAGE for found in kinds(damage)):
+        if kind.__module__.startswith("pyspark_checkpointer."):
+            assert is_damage(kind("told"))
+            assert is_damage(_in_task(f"{kind.__module__}.{kind.__name__}"))
 
 
 def test_a_look_for_expired_rows_asks_once_for_an_object_of_many_partitions(
