@@ -136,9 +136,11 @@ class TableJobs:
         the task reads a small version, or none. Otherwise `by_tasks` does the work. The driver adds a partition to each
         row if `rows()` has no such column. The hints learn how large these rows were. Raises the refusal of the task.
         """
-        outputs, read, of_verb = None, task.reads, hints.verbs[verb]
+        outputs, read, of_verb, lacks_rows = None, task.reads, hints.verbs[verb], False
         is_small_state = read is None or read.memory_bytes <= MAX_DRIVER_STATE_BYTES
-        if of_verb.driver_rows and not hints.is_driver_unfit and is_small_state:
+        # A source may fail once. Rows that are too large for the driver would be computed twice in every batch.
+        is_fit = not hints.is_driver_unfit and of_verb.failures_without_rows < 2
+        if of_verb.driver_rows and is_fit and is_small_state:
             root = DriverRoot.of(self.client, self.spark)
 
             def work(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
@@ -147,14 +149,18 @@ class TableJobs:
             try:
                 place = partial(with_partitions, schema=task.target.schema, partitions=task.target.partitions)
                 outputs = run_in_driver(rows(), of_verb.driver_rows, place, work, order)
+                of_verb.failures_without_rows = 0
             except DriverTaskError as error:
                 logger.info("table %r: tasks do what failed in the driver: %s", self._name, error)
                 # What passes by itself, such as throttling, says nothing about the driver.
-                hints.is_driver_unfit |= error.has_rows and not isinstance(error.__cause__, RetryableError)
+                passes = isinstance(error.__cause__, RetryableError)
+                hints.is_driver_unfit |= error.has_rows and not passes
+                lacks_rows = not error.has_rows and not passes
         for output in outputs or ():
             output.raise_refused()
         if outputs is None:
             outputs = by_tasks()
+        of_verb.failures_without_rows += lacks_rows
         of_verb.learn_size(
             sum(output.given_rows for output in outputs),
             sum(output.given_bytes for output in outputs),

@@ -80,6 +80,53 @@ def test_rows_that_spark_fails_to_compute_do_not_turn_the_driver_off(
     assert not hints.is_driver_unfit
 
 
+def test_rows_that_only_tasks_can_have_are_computed_twice_in_two_batches(
+    store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As where a limit of Spark's, or a lack of memory, keeps rows from the driver: each batch computed them twice."""
+    error: Exception | None = PySparkException("is bigger than spark.driver.maxResultSize")
+    rows_of_frame, hints, tried = driver_task.rows_of_frame, TableHints(), []
+    hints.verbs["upsert"].driver_rows = hints.verbs["delete"].driver_rows = 1000
+
+    def fail(rows: Any) -> Any:
+        tried.append(True)
+        if error is not None:
+            raise error
+        return rows_of_frame(rows)
+
+    monkeypatch.setattr(VerbHints, "learn_size", lambda *given: None)
+    monkeypatch.setattr(driver_task, "rows_of_frame", fail)
+
+    def upsert() -> None:
+        state = begin(store, hints)
+        state.table("t", ["k"]).upsert(frame(k=[1, 2]))
+        state._attempt.commit()
+
+    upsert()
+    # One failure may have been the source's, and says nothing once the rows came again.
+    failure, error = error, None
+    upsert()
+    with monkeypatch.context() as patch:
+        patch.setattr(table_jobs.TableJobs, "run", lambda *given: pytest.fail("tasks had to do it"))
+        upsert()
+    error = ThrottlingError("429")
+    for _ in range(3):
+        upsert()
+    error = failure
+    with monkeypatch.context() as patch:
+        # Where tasks fail too, the cause is not the driver.
+        patch.setattr(table_jobs, "map_batches", lambda *given: 1 / 0)
+        for _ in range(3):
+            with pytest.raises(ZeroDivisionError):
+                upsert()
+    tried.clear()
+    for _ in range(4):
+        upsert()
+    assert len(tried) == 2
+    begin(store, hints).table("t", ["k"]).delete(frame(k=[1]))
+    assert len(tried) == 3, "its rows come from elsewhere"
+
+
 def test_a_call_without_tasks_does_not_bring_functions_to_the_driver(
     store: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
