@@ -138,7 +138,7 @@ class Verifier:
         self._shared = metadata.Segments(self._store, self._host)
         self._loaded: dict[tuple[str, ...], Operator] = {}
         self._segments: dict[str, asyncio.Task[bool]] = {}
-        """Whether each segment that was looked at is intact."""
+        """Tasks that return whether a segment is intact, by its path."""
         self._looked_at: set[Artifact] = set()
         self.manifests: dict[Ref, Manifest] = {}
         self.catalog: Catalog | None = None

@@ -38,7 +38,7 @@ _FOUND = {
     "table": "a table of that name: state.table({!r}, key=…)",
     "bytes": "partitions of bytes of that name: state.partition({!r}, …)",
 }
-"""What a state has by a name, and how it is opened."""
+"""Words for what has a name in a state, by its kind, and how it is opened."""
 
 
 def refuse_other_kind(wanted: str, name: str, known: Operator | None) -> None:

@@ -128,9 +128,9 @@ def works_alike(spark: SparkSession) -> bool:
     """Return whether a function may give the same in the driver as in Python workers.
 
     `has_same_surroundings` then compares what workers have. The function is the user's. The workers may have other
-    environment variables. They may also have another seed of
-    hashes, so that sets of text have another order. `spark-submit` and `pyspark` start a driver with the seed of its
-    workers, and plain `python` does not. Spark Connect does not tell what its workers have.
+    environment variables. They may also have another seed of hashes, so that sets of text have another order.
+    `spark-submit` and `pyspark` start a driver with the seed of its workers, and plain `python` does not. Spark Connect
+    does not tell what its workers have.
     """
     if is_connect(spark):
         return False

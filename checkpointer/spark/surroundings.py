@@ -8,17 +8,14 @@ import locale
 import os
 import time
 
-_OF_SPARK = ("SPARK_", "PYSPARK_", "_PYSPARK_", "PYTHON")
-"""What the names of variables begin with that Spark sets for its workers, or for a driver.
+_SET_FOR_WORKERS = ("SPARK_", "PYSPARK_", "_PYSPARK_", "PYTHON", "PYENV_", "_PYENV_")
+"""Beginnings of the names of variables that Spark, or a shim of pyenv, sets for workers or for a driver.
 
 Those of Python too: Spark sets the paths of modules, and `works_alike` looks at the seed of hashes.
 """
 
 _OF_START = {"MASTER", "OMP_NUM_THREADS", "PATH", "HOSTNAME", "PWD", "OLDPWD", "SHLVL", "_"}
 """Variables that depend on the machine, or on the program that started a process."""
-
-_OF_PYENV = ("PYENV_", "_PYENV_")
-"""What the names of variables begin with that the shims of pyenv set for the Python of workers."""
 
 
 def surroundings() -> str:
@@ -30,7 +27,7 @@ def surroundings() -> str:
     variables = sorted(
         (name, value)
         for name, value in os.environ.items()
-        if name not in _OF_START and not name.startswith((*_OF_SPARK, *_OF_PYENV))
+        if name not in _OF_START and not name.startswith(_SET_FOR_WORKERS)
     )
     zone = time.tzname, time.timezone, time.altzone
     # Variables may hold secrets, so their values are hashed.

@@ -63,7 +63,7 @@ logger = logging.getLogger("pyspark_checkpointer")
 DEFAULT_TABLE_PARTITIONS = 16
 
 UNREADABLE = (CheckpointError, PySparkException, Py4JError)
-"""What is raised for an object that cannot be read: in the driver, and by Spark if a task read it."""
+"""Errors for an object that cannot be read: those of the driver, and those of Spark if a task read it."""
 
 
 class TableChanges:

@@ -42,9 +42,9 @@ class VerbHints:
     driver_rows: int = 0
     """The most rows of the next changes that the driver writes itself, without tasks; 0 if tasks write them all."""
     failures_without_rows: int = 0
-    """How many times in a row the rows of this verb could not come to the driver, and tasks then did the work."""
+    """Number of times in a row that the rows of this verb could not come to the driver, and tasks did the work."""
     surroundings: set[str] = field(default_factory=set)
-    """What tasks have found around a function of the user in this run, as digests.
+    """Digests of what tasks have found around a function of the user in this run.
 
     Empty before the first task, and one if all found the same.
     """

@@ -53,7 +53,7 @@ class _Block:
 _blocks: list[_Block] = []
 """The blocks of the process, in the order in which they began. They may end in any order, as threads let them."""
 _patches = ExitStack()
-"""What is replaced while there are blocks."""
+"""Replacements of functions and pauses, while there are blocks."""
 _lock = threading.Lock()
 
 

@@ -1,4 +1,4 @@
-"""How often a verb reads each manifest of a long history: once, and no verb walks it for each question again."""
+"""Count the reads of each manifest of a long history: a verb makes one, and walks it once for all its questions."""
 
 from collections import Counter
 from pathlib import Path

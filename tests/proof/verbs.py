@@ -185,7 +185,7 @@ REWINDING: dict[str, Callable[[Checkpointer, Path], object]] = {
     "undo": lambda ck, aside: ck.undo_rewind(stopped=True),
     "fork": lambda ck, aside: ck.fork("latest", aside / "copy", aside / "copy-spark"),
 }
-"""What goes on with the files of Spark that the last checkpoint names."""
+"""Verbs that work on the files of Spark that the last checkpoint names."""
 COMMANDS: tuple[tuple[str, ...], ...] = (
     ("list", "--sizes"),
     ("show",),
